@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool of runners: who runs a permitted command, and what is left over afterwards.
+
+A slot is a runner process, a private scratch directory and, where delegated, a cgroup leaf.  Slots are
+made on demand up to `max_runs` and used again, so a run costs one message to a process that is already
+there.  Rulesets are cached by their roots; each is compared with the disk before it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import errno
+import os
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Literal, Self
+
+import sandbox
+from broker.errors import TooManyRunsError
+from broker.model import (
+    Captured,
+    Confinement,
+    ExecOp,
+    Exit,
+    Network,
+    OnLimit,
+    RunOutcome,
+    RunReason,
+)
+from broker.permit import Permit
+from broker.runs.cgroup import Leaf, delegated_directory
+from broker.runs.plan import (
+    ExecutableNotFoundError,
+    argv_of,
+    find_executable,
+    resource_limits,
+    roots_of,
+)
+from broker.runs.runner import Runner, RunnerLostError, children_of_this_process
+from broker.runs.scratch import Scratch, sweep
+from broker.runs.wire import NET_NONE, UNCONFINED, Reply, Request, Stream, WireReason
+
+RULESETS_KEPT = 64  # per slot; each holds one descriptor of the kernel
+RUNNER_EXIT_S = 3.0
+UMASK = 0o022
+
+_REASONS = {
+    WireReason.EXITED: RunReason.EXITED,
+    WireReason.SIGNALED: RunReason.SIGNALED,
+    WireReason.TIMEOUT: RunReason.TIMEOUT,
+    WireReason.OUTPUT_LIMIT: RunReason.OUTPUT_LIMIT,
+    WireReason.CANCELLED: RunReason.CANCELLED,
+    WireReason.SPAWN_FAILED: RunReason.SPAWN_FAILED,
+}
+
+
+class Cancellation:
+    """Lets whoever started a run end it, and says why in the outcome."""
+
+    def __init__(self) -> None:
+        self.reason: RunReason | None = None
+        self._act: Callable[[], None] | None = None
+
+    def trigger(self, reason: RunReason) -> None:
+        """The first reason counts; triggering before the run has started ends it at its start."""
+        if self.reason is None:
+            self.reason = reason
+            if self._act is not None:
+                self._act()
+
+    def attach(self, act: Callable[[], None]) -> None:
+        self._act = act
+        if self.reason is not None:
+            act()
+
+    def detach(self) -> None:
+        self._act = None
+
+
+class _Slot:
+    def __init__(self, *, helper: str, scratch_base: bytes, log_fd: int, leaf: Leaf | None) -> None:
+        self.runner = Runner(helper, log_fd)
+        self.scratch = Scratch(scratch_base)
+        self.leaf = leaf
+        self._rulesets: OrderedDict[object, sandbox.Ruleset] = OrderedDict()
+
+    def ruleset(self, op: ExecOp) -> sandbox.Ruleset:
+        """The kernel ruleset for an operation: cached while every root is still the same inode."""
+        key = (op.roots, op.baseline, op.network)
+        cached = self._rulesets.get(key)
+        if cached is not None and cached.current():
+            self._rulesets.move_to_end(key)
+            return cached
+        if cached is not None:
+            self._rulesets.pop(key).close()
+        network = sandbox.Network.NONE if op.network is Network.NONE else sandbox.Network.OPEN
+        ruleset = sandbox.Ruleset(tuple(roots_of(op, self.scratch.path)), network=network)
+        self._rulesets[key] = ruleset
+        if len(self._rulesets) > RULESETS_KEPT:
+            self._rulesets.popitem(last=False)[1].close()
+        return ruleset
+
+    def renew(self) -> None:
+        if not self.scratch.renew():
+            self.forget_rulesets()
+
+    def forget_rulesets(self) -> None:
+        while self._rulesets:
+            self._rulesets.popitem()[1].close()
+
+    def close(self) -> None:
+        self.runner.close()
+        self.forget_rulesets()
+
+    def finish(self) -> None:
+        """Blocks: reaps the runner, then removes what only it could still have used."""
+        self.runner.wait(RUNNER_EXIT_S)
+        self.scratch.remove()
+        if self.leaf is not None:
+            self.leaf.close()
+
+
+class RunnerPool:
+    """Runs permitted commands, at most `max_runs` at a time.  One per process."""
+
+    def __init__(
+        self, *, helper: str, scratch_dir: str, max_runs: int, cgroup_dir: str | None, log_fd: int
+    ) -> None:
+        self._helper = helper
+        self._scratch_base = os.fsencode(scratch_dir)
+        self._max_runs = max_runs
+        self._cgroup_dir = cgroup_dir
+        self._log_fd = log_fd
+        self._idle: list[_Slot] = []
+        self._slots: set[_Slot] = set()
+        self._runs: set[Cancellation] = set()
+        self._dropping: set[asyncio.Task[None]] = set()
+        self._made = 0
+        self._closed = False
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self.orphans_killed = 0
+
+    @classmethod
+    async def open(
+        cls,
+        *,
+        helper: str,
+        scratch_dir: str,
+        max_runs: int,
+        cgroup: Literal["auto", "none"] = "auto",
+        log_fd: int = 2,
+    ) -> Self:
+        """Clears what an earlier broker left, and starts the first runner.
+
+        Raises:
+            OSError: no helper, or no scratch directory.
+        """
+        sweep(os.fsencode(scratch_dir))
+        pool = cls(
+            helper=helper,
+            scratch_dir=scratch_dir,
+            max_runs=max_runs,
+            cgroup_dir=delegated_directory() if cgroup == "auto" else None,
+            log_fd=log_fd,
+        )
+        pool._idle.append(pool._make_slot())
+        return pool
+
+    @property
+    def active(self) -> int:
+        """Runs that are on now."""
+        return len(self._runs)
+
+    @property
+    def tree_kill(self) -> Literal["cgroup", "subreaper"]:
+        """How the end of a run reaches all of its processes."""
+        return "cgroup" if self._cgroup_dir is not None else "subreaper"
+
+    async def run(
+        self, permit: Permit[ExecOp], cancellation: Cancellation | None = None
+    ) -> RunOutcome:
+        """Runs the permitted command to its end.
+
+        Raises:
+            TooManyRunsError: nothing ran, all slots are taken.
+        """
+        cancellation = cancellation or Cancellation()
+        slot = self._take()
+        self._runs.add(cancellation)
+        self._quiet.clear()
+        try:
+            outcome = await self._run_in(slot, permit.op, cancellation)
+        except BaseException:
+            self._drop(slot)
+            raise
+        finally:
+            cancellation.detach()
+            self._runs.discard(cancellation)
+            if not self._runs:
+                self._quiet.set()
+        if outcome.reason is RunReason.LOST:
+            self._drop(slot)
+        else:
+            self._give_back(slot)
+        return outcome
+
+    async def _run_in(self, slot: _Slot, op: ExecOp, cancellation: Cancellation) -> RunOutcome:
+        started = time.time_ns()
+        clock = time.monotonic_ns()
+        try:
+            request, descriptors, skipped = _prepare(slot, op)
+        except ExecutableNotFoundError as error:
+            return _not_spawned(str(error), error.shell_code, started)
+        except OSError as error:
+            return _not_spawned(_describe(error), 126, started)
+        try:
+            cancellation.attach(slot.runner.cancel)
+            reply = await slot.runner.request(request.encode(), descriptors)
+        except RunnerLostError as error:
+            return _lost(str(error), started, time.monotonic_ns() - clock)
+        finally:
+            os.close(descriptors[0])
+        return _outcome(reply, request, cancellation.reason, started, skipped)
+
+    # ---- slots ----
+
+    def _make_slot(self) -> _Slot:
+        self._made += 1
+        leaf = Leaf(f"{self._cgroup_dir}/run-{self._made}") if self._cgroup_dir else None
+        slot = _Slot(
+            helper=self._helper, scratch_base=self._scratch_base, log_fd=self._log_fd, leaf=leaf
+        )
+        self._slots.add(slot)
+        return slot
+
+    def _take(self) -> _Slot:
+        if self._closed or len(self._runs) >= self._max_runs:
+            raise TooManyRunsError(limit=self._max_runs)
+        return self._idle.pop() if self._idle else self._make_slot()
+
+    def _give_back(self, slot: _Slot) -> None:
+        slot.renew()
+        if self._closed:
+            self._drop(slot)
+        else:
+            self._idle.append(slot)
+
+    def _drop(self, slot: _Slot) -> None:
+        """Ends a runner and everything below it; the waiting is done beside the loop."""
+        slot.close()
+        self._slots.discard(slot)
+        task = asyncio.get_running_loop().create_task(self._finish(slot))
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
+
+    async def _finish(self, slot: _Slot) -> None:
+        await asyncio.to_thread(slot.finish)
+        self.orphans_killed += self._kill_orphans()
+
+    def _kill_orphans(self) -> int:
+        """What a lost runner left behind came to this process, which is a subreaper."""
+        known = {slot.runner.pid for slot in self._slots}
+        orphans = [pid for pid in children_of_this_process() if pid not in known]
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # unreaped children of ours: the number is theirs
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        return len(orphans)
+
+    # ---- the end ----
+
+    async def drain(self, grace_s: float) -> None:
+        """Waits for the runs that are on, then ends the rest (`shutdown`)."""
+        self._closed = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), grace_s)
+        for cancellation in tuple(self._runs):
+            cancellation.trigger(RunReason.SHUTDOWN)
+
+    async def close(self) -> None:
+        """Ends every runner and waits for it.  The pool is not used again."""
+        self._closed = True
+        for slot in tuple(self._slots):
+            self._drop(slot)
+        while self._dropping:
+            await asyncio.gather(*self._dropping)
+
+
+def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, ...]]:
+    """The request, the descriptors that go with it (the first is ours to close), skipped roots."""
+    argv = argv_of(op)
+    environment = dict(op.environment)
+    confined = op.confinement is Confinement.SANDBOXED
+    ruleset = slot.ruleset(op) if confined else None
+    flags = 0 if confined else UNCONFINED
+    if op.network is Network.NONE:
+        flags |= NET_NONE
+    request = Request(
+        path=find_executable(argv[0], environment.get(b"PATH", b""), op.cwd),
+        argv=argv,
+        env=_environment(op, slot.scratch.path),
+        limits=resource_limits(op.limits),
+        stdin=op.stdin,
+        flags=flags,
+        umask=UMASK,
+        head_bytes=op.limits.head_bytes,
+        tail_bytes=op.limits.tail_bytes,
+        timeout_ms=op.limits.timeout_ms,
+        grace_ms=op.limits.grace_ms,
+        kill_on_limit=op.on_limit is OnLimit.KILL,
+        has_cgroup=slot.leaf is not None,
+    )
+    descriptors = [os.open(op.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    if ruleset is not None:
+        descriptors.append(ruleset.fd)
+    if slot.leaf is not None:
+        descriptors.append(slot.leaf.fd)
+    return request, descriptors, ruleset.skipped if ruleset is not None else ()
+
+
+def _environment(op: ExecOp, scratch: bytes) -> list[bytes]:
+    """NAME=value; a value that names the operation's scratch directory gets the slot's."""
+    return [
+        name + b"=" + (scratch if value == op.scratch else value) for name, value in op.environment
+    ]
+
+
+def _describe(error: OSError) -> str:
+    hint = getattr(error, "hint", "")
+    return f"{error}; {hint}" if hint else str(error)
+
+
+def _not_spawned(message: str, shell_code: int, started_ns: int) -> RunOutcome:
+    return RunOutcome(
+        reason=RunReason.SPAWN_FAILED, exit=None, timed_out=False, stdout=Captured(),
+        stderr=Captured(), drained=True, orphans_killed=0, started_at=_timestamp(started_ns),
+        duration_ms=0, spawn_error=message, spawn_shell_code=shell_code,
+    )  # fmt: skip
+
+
+def _lost(message: str, started_ns: int, duration_ns: int) -> RunOutcome:
+    return RunOutcome(
+        reason=RunReason.LOST, exit=None, timed_out=False, stdout=Captured(), stderr=Captured(),
+        drained=False, orphans_killed=0, started_at=_timestamp(started_ns),
+        duration_ms=duration_ns // 1_000_000, spawn_error=message,
+    )  # fmt: skip
+
+
+def _outcome(
+    reply: Reply,
+    request: Request,
+    cancelled: RunReason | None,
+    started_ns: int,
+    skipped: tuple[bytes, ...],
+) -> RunOutcome:
+    reason = _REASONS[reply.reason]
+    if reason is RunReason.SPAWN_FAILED:
+        return _not_spawned(_spawn_error(reply, request), _shell_code(reply), started_ns)
+    if reason is RunReason.CANCELLED and cancelled is not None:
+        reason = cancelled
+    return RunOutcome(
+        reason=reason,
+        exit=_exit(reply.wait_status),
+        timed_out=reason is RunReason.TIMEOUT,
+        stdout=_captured(reply.stdout),
+        stderr=_captured(reply.stderr),
+        drained=reply.drained,
+        orphans_killed=reply.orphans_killed,
+        started_at=_timestamp(started_ns),
+        duration_ms=reply.duration_ns // 1_000_000,
+        skipped_roots=skipped,
+    )
+
+
+def _exit(status: int) -> Exit:
+    if os.WIFSIGNALED(status):
+        return Exit(None, os.WTERMSIG(status), os.WCOREDUMP(status))
+    return Exit(os.WEXITSTATUS(status), None)
+
+
+def _captured(stream: Stream) -> Captured:
+    return Captured(stream.head, stream.tail, stream.total_bytes)
+
+
+def _shell_code(reply: Reply) -> int:
+    return 127 if reply.error in (errno.ENOENT, errno.ENOTDIR) else 126
+
+
+def _spawn_error(reply: Reply, request: Request) -> str:
+    error = sandbox.SandboxError.at_stage(
+        reply.stage, reply.error, path=request.path, index=reply.index
+    )
+    return _describe(error)
+
+
+def _timestamp(ns: int) -> str:
+    moment = datetime.datetime.fromtimestamp(ns // 1_000_000_000, datetime.UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ns % 1_000_000_000:09d}Z"

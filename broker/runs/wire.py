@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the broker and a runner say to each other (csrc/runner.h), as bytes.  No I/O."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+MAGIC = 0x31524248
+REQUEST = struct.Struct("=14I")
+LIMIT = struct.Struct("=3Q")
+REPLY = struct.Struct("=2I4i4Iq4Q2Q2I2I")
+MAX_PAYLOAD_BYTES = 8 << 20
+
+NET_NONE = 1
+UNCONFINED = 4
+
+CANCEL = b"C"
+KILL = b"K"
+
+
+class WireReason(enum.IntEnum):
+    EXITED = 1
+    SIGNALED = 2
+    TIMEOUT = 3
+    OUTPUT_LIMIT = 4
+    CANCELLED = 5
+    SPAWN_FAILED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One command.  Descriptors travel beside it: cwd, ruleset unless UNCONFINED, cgroup."""
+
+    path: bytes
+    argv: tuple[bytes, ...]
+    env: list[bytes]
+    limits: list[tuple[int, int, int]]
+    stdin: bytes
+    flags: int
+    umask: int
+    head_bytes: int
+    tail_bytes: int
+    timeout_ms: int
+    grace_ms: int
+    kill_on_limit: bool
+    has_cgroup: bool
+
+    def encode(self) -> bytes:
+        limits = b"".join([LIMIT.pack(*limit) for limit in self.limits])
+        strings = b"\0".join([self.path, *self.argv, *self.env, b""])
+        size = len(limits) + len(strings) + len(self.stdin)
+        header = REQUEST.pack(
+            MAGIC, size, self.flags, self.umask,
+            len(self.limits), len(self.argv), len(self.env), len(self.stdin),
+            self.head_bytes, self.tail_bytes, self.timeout_ms, self.grace_ms,
+            self.kill_on_limit, self.has_cgroup,
+        )  # fmt: skip
+        return b"".join((header, limits, strings, self.stdin))
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    head: bytes
+    tail: bytes
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    reason: WireReason
+    wait_status: int
+    stage: int
+    error: int
+    pid: int
+    orphans_killed: int
+    drained: bool
+    survivors: bool
+    index: int
+    duration_ns: int
+    user_us: int
+    system_us: int
+    max_rss_kib: int
+    stdout: Stream
+    stderr: Stream
+
+
+class ReplyError(Exception):
+    """The runner answered something that is not a reply; it is not used again."""
+
+
+def reply_bytes(header: bytes) -> int:
+    """How many bytes follow a reply's header."""
+    return sum(REPLY.unpack_from(header)[-4:])
+
+
+def decode_reply(data: bytes) -> Reply:
+    fields = REPLY.unpack_from(data)
+    if fields[0] != MAGIC:
+        raise ReplyError(f"magic {fields[0]:#x}")
+    (magic, reason, wait_status, stage, error, pid, orphans, drained, survivors, _reserved, index,
+     duration_ns, user_us, system_us, max_rss_kib, out_total, err_total,
+     out_head, err_head, out_tail, err_tail) = fields  # fmt: skip
+    ends = [REPLY.size]
+    for length in (out_head, out_tail, err_head, err_tail):
+        ends.append(ends[-1] + length)
+    head_out, tail_out, head_err, tail_err = (
+        data[start:end] for start, end in zip(ends, ends[1:], strict=False)
+    )
+    return Reply(
+        reason=WireReason(reason), wait_status=wait_status, stage=stage, error=error, pid=pid,
+        orphans_killed=orphans, drained=bool(drained), survivors=bool(survivors), index=index,
+        duration_ns=duration_ns, user_us=user_us, system_us=system_us, max_rss_kib=max_rss_kib,
+        stdout=Stream(head_out, tail_out, out_total), stderr=Stream(head_err, tail_err, err_total),
+    )  # fmt: skip

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ending a tree of processes completely; see supervise.h.
+ *
+ * A direct child that has not been reaped cannot have its number reused, so kill(2) on it is exact.  Killing all
+ * direct children and reaping them brings the next generation up as new direct children; the loop ends when
+ * wait4(2) says ECHILD, which is the kernel's own word that nobody is left.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "supervise.h"
+
+#define MAX_PROCESSES 65536
+
+struct process {
+	pid_t pid, parent;
+	int descendant;
+};
+
+static uint64_t now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* The parent of a process and whether it is a zombie, from /proc/PID/stat (proc(5)); -1 when it is gone. The command
+ * name may hold anything, so the fields are counted from the last ')'. */
+static pid_t parent_of(pid_t pid, int *ret_zombie)
+{
+	char path[32], text[512], state;
+	int parent;
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	ssize_t n = read(fd, text, sizeof text - 1);
+	close(fd);
+	if (n <= 0)
+		return -1;
+	text[n] = 0;
+	const char *fields = strrchr(text, ')');
+	if (!fields || sscanf(fields + 1, " %c %d", &state, &parent) != 2)
+		return -1;
+	*ret_zombie = state == 'Z' || state == 'X';
+	return parent;
+}
+
+/* Every living process this one may see. Owned by the caller. */
+static struct process *list_processes(size_t *ret_n)
+{
+	DIR *proc = opendir("/proc");
+	if (!proc)
+		return NULL;
+	struct process *list = NULL;
+	size_t n = 0, capacity = 0;
+	for (struct dirent *entry; (entry = readdir(proc)) && n < MAX_PROCESSES;) {
+		int zombie = 0, pid = atoi(entry->d_name);
+		if (pid <= 0)
+			continue;
+		if (n == capacity) {
+			capacity = capacity ? capacity * 2 : 256;
+			struct process *grown = realloc(list, capacity * sizeof *list);
+			if (!grown)
+				break;
+			list = grown;
+		}
+		pid_t parent = parent_of(pid, &zombie);
+		if (parent > 0 && !zombie)
+			list[n++] = (struct process){ .pid = pid, .parent = parent };
+	}
+	closedir(proc);
+	*ret_n = n;
+	return list;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+	const struct process *left = a, *right = b;
+	return (left->pid > right->pid) - (left->pid < right->pid);
+}
+
+static int is_descendant(const struct process *list, size_t n, pid_t parent)
+{
+	if (parent == getpid())
+		return 1;
+	const struct process key = { .pid = parent };
+	const struct process *found = bsearch(&key, list, n, sizeof *list, by_pid);
+	return found && found->descendant;
+}
+
+static void mark_descendants(struct process *list, size_t n)
+{
+	qsort(list, n, sizeof *list, by_pid);
+	for (int changed = 1; changed;) {
+		changed = 0;
+		for (size_t i = 0; i < n; i++)
+			if (!list[i].descendant && is_descendant(list, n, list[i].parent))
+				list[i].descendant = changed = 1;
+	}
+}
+
+static int signal_one(const struct process *process, int signal)
+{
+	int zombie, signalled = 0;
+	int pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+	if (pidfd < 0)
+		return 0;
+	if (parent_of(process->pid, &zombie) == process->parent)
+		signalled = syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) == 0;
+	close(pidfd);
+	return signalled;
+}
+
+int supervise_signal(int signal)
+{
+	size_t n = 0;
+	int signalled = 0;
+	struct process *list = list_processes(&n);
+	if (!list)
+		return -ENOENT;
+	mark_descendants(list, n);
+	for (size_t i = 0; i < n; i++)
+		if (list[i].descendant)
+			signalled += signal_one(&list[i], signal);
+	free(list);
+	return signalled;
+}
+
+/* Direct children only, from the kernel's own list: cheap, and exact because they are unreaped. Kernels built
+ * without CONFIG_PROC_CHILDREN have no such file; then the whole of /proc is read. */
+static void kill_children(void)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+	FILE *children = fopen(path, "re");
+	if (children) {
+		for (int pid; fscanf(children, "%d", &pid) == 1;)
+			kill(pid, SIGKILL);
+		fclose(children);
+		return;
+	}
+	size_t n = 0;
+	struct process *list = list_processes(&n);
+	for (size_t i = 0; list && i < n; i++)
+		if (list[i].parent == getpid())
+			kill(list[i].pid, SIGKILL);
+	free(list);
+}
+
+static void kill_cgroup(int cgroup_fd)
+{
+	int fd = openat(cgroup_fd, "cgroup.kill", O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return; /* before Linux 5.14: the loop over children does it */
+	ssize_t written = write(fd, "1", 1);
+	(void)written; /* the loop below is the judge of success */
+	close(fd);
+}
+
+/* Reaps what has ended. Returns 1 when no child is left. */
+static int reap(int *killed)
+{
+	for (int status;;) {
+		pid_t pid = waitpid(-1, &status, WNOHANG);
+		if (pid == 0)
+			return 0;
+		if (pid < 0 && errno == EINTR)
+			continue;
+		if (pid < 0)
+			return 1; /* ECHILD */
+		*killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+	}
+}
+
+int supervise_kill(int cgroup_fd, uint32_t limit_ms)
+{
+	sigset_t chld;
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	int killed = 0, ignored = 0;
+	if (reap(&ignored)) /* what ended by itself before was not killed by us */
+		return 0;
+	for (uint64_t deadline = now_ms() + limit_ms; now_ms() < deadline;) {
+		if (cgroup_fd >= 0)
+			kill_cgroup(cgroup_fd);
+		kill_children();
+		if (reap(&killed))
+			return killed;
+		const struct timespec patience = { .tv_nsec = 5000000 };
+		sigtimedwait(&chld, NULL, &patience); /* a death, or another round */
+	}
+	return -ETIMEDOUT;
+}
