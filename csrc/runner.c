@@ -62,8 +62,7 @@ struct run {
 };
 
 static int control, child_signals;
-static struct sandbox_filter filter;
-static uint32_t filter_flags = ~0U;
+static struct sandbox_filter filters[4]; /* by SANDBOX_NET_NONE | SANDBOX_NAMESPACED, made when first needed */
 static char *buffers; /* capture memory, kept between runs */
 static size_t buffers_bytes;
 
@@ -365,25 +364,30 @@ static void close_pipes(struct pipes *p)
 		close_fd(all[i]);
 }
 
-static int current_filter(uint32_t flags, struct sandbox_failure *reterr_failure)
+/* The filter for a run, and the thread that already is under it. */
+static const struct sandbox_filter *ready_filter(uint32_t flags, struct sandbox_failure *reterr_failure)
 {
-	if (flags == filter_flags)
-		return 0;
-	int error = sandbox_filter(flags, -1, &filter);
+	const uint32_t variant = flags & (SANDBOX_NET_NONE | SANDBOX_NAMESPACED);
+	struct sandbox_filter *filter = &filters[variant];
+	if (filter->length)
+		return filter;
+	int error = sandbox_filter(variant, -1, filter);
 	if (error)
 		*reterr_failure = (struct sandbox_failure){ SANDBOX_STAGE_FILTER, -error, -1 };
 	else
-		filter_flags = flags;
-	return error;
+		error = sandbox_spawner(variant, filter, reterr_failure);
+	if (error)
+		filter->length = 0;
+	return error ? NULL : filter;
 }
 
 static int spawn(struct run *run, struct pipes *p, struct sandbox_failure *reterr_failure)
 {
 	const struct runner_request *q = &run->request;
 	struct sandbox_child child;
-	int error = current_filter(q->flags & (SANDBOX_NET_NONE | SANDBOX_NAMESPACED), reterr_failure);
-	if (error)
-		return error;
+	const struct sandbox_filter *filter = ready_filter(q->flags, reterr_failure);
+	if (!filter)
+		return -reterr_failure->error;
 	const struct sandbox_plan plan = {
 		.path = run->strings[0],
 		.argv = run->strings + 1,
@@ -395,11 +399,11 @@ static int spawn(struct run *run, struct pipes *p, struct sandbox_failure *reter
 		.ruleset_fd = run->descriptors[1],
 		.flags = q->flags | SANDBOX_PDEATHSIG | SANDBOX_KEEP_KEYRING,
 		.umask = q->umask,
-		.filter = &filter,
+		.filter = filter,
 		.limits = run->limits,
 		.n_limits = q->n_limits,
 	};
-	error = sandbox_spawn(&plan, &child, reterr_failure);
+	int error = sandbox_spawn(&plan, &child, reterr_failure);
 	if (error)
 		return error;
 	run->reply.pid = child.pid;

@@ -137,25 +137,44 @@ int supervise_signal(int signal)
 	return signalled;
 }
 
-/* Direct children only, from the kernel's own list: cheap, and exact because they are unreaped. Kernels built
- * without CONFIG_PROC_CHILDREN have no such file; then the whole of /proc is read. */
-static void kill_children(void)
+/* The direct children of one of our threads, from the kernel's own list: cheap, and exact as they are unreaped. */
+static int kill_children_of(const char *task)
 {
 	char path[64];
-	snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+	snprintf(path, sizeof path, "/proc/self/task/%.16s/children", task);
 	FILE *children = fopen(path, "re");
-	if (children) {
-		for (int pid; fscanf(children, "%d", &pid) == 1;)
-			kill(pid, SIGKILL);
-		fclose(children);
-		return;
-	}
+	if (!children)
+		return -errno;
+	for (int pid; fscanf(children, "%d", &pid) == 1;)
+		kill(pid, SIGKILL);
+	fclose(children);
+	return 0;
+}
+
+/* Kernels built without CONFIG_PROC_CHILDREN have no such list; then the whole of /proc is read. */
+static void kill_children_slowly(void)
+{
 	size_t n = 0;
 	struct process *list = list_processes(&n);
 	for (size_t i = 0; list && i < n; i++)
 		if (list[i].parent == getpid())
 			kill(list[i].pid, SIGKILL);
 	free(list);
+}
+
+/* A child is on the list of the thread that made or inherited it. */
+static void kill_children(void)
+{
+	int missing = 1;
+	DIR *tasks = opendir("/proc/self/task");
+	if (tasks) {
+		for (struct dirent *task; (task = readdir(tasks));)
+			if (task->d_name[0] != '.')
+				missing = kill_children_of(task->d_name) == -ENOENT;
+		closedir(tasks);
+	}
+	if (missing)
+		kill_children_slowly();
 }
 
 static void kill_cgroup(int cgroup_fd)

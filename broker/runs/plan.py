@@ -75,7 +75,8 @@ def roots_of(op: ExecOp, scratch: bytes) -> Iterator[sandbox.Root]:
         for ours, theirs in _ACCESS:
             if ours in root.access:
                 access |= theirs
-        yield sandbox.Root(root.path, access, optional=True)
+        # Canonical since the ceiling was loaded: a link in it now was planted after that.
+        yield sandbox.Root(root.path, access, optional=True, follow=False)
     if op.baseline:
         yield from sandbox.baseline()
     yield sandbox.Root(

@@ -203,7 +203,7 @@ class RunnerPool:
             self._runs.discard(cancellation)
             if not self._runs:
                 self._quiet.set()
-        if outcome.reason is RunReason.LOST:
+        if outcome.reason is RunReason.LOST or not slot.runner.reusable:
             self._drop(slot)
         else:
             self._give_back(slot)
@@ -217,10 +217,11 @@ class RunnerPool:
         except ExecutableNotFoundError as error:
             return _not_spawned(str(error), error.shell_code, started)
         except OSError as error:
-            return _not_spawned(_describe(error), 126, started)
+            return _not_spawned(str(error), 126, started)
         try:
+            await slot.runner.send(request.encode(), descriptors)
             cancellation.attach(slot.runner.cancel)
-            reply = await slot.runner.request(request.encode(), descriptors)
+            reply = await slot.runner.receive()
         except RunnerLostError as error:
             return _lost(str(error), started, time.monotonic_ns() - clock)
         finally:
@@ -321,7 +322,15 @@ def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, 
         descriptors.append(ruleset.fd)
     if slot.leaf is not None:
         descriptors.append(slot.leaf.fd)
-    return request, descriptors, ruleset.skipped if ruleset is not None else ()
+    return request, descriptors, _skipped(op, ruleset)
+
+
+def _skipped(op: ExecOp, ruleset: sandbox.Ruleset | None) -> tuple[bytes, ...]:
+    """Effective roots that do not exist; what the baseline lacks on this machine is no news."""
+    if ruleset is None or not ruleset.skipped:
+        return ()
+    missing = {root.name for root in ruleset.skipped}
+    return tuple(root.path for root in op.roots if root.path in missing)
 
 
 def _environment(op: ExecOp, scratch: bytes) -> list[bytes]:
@@ -329,11 +338,6 @@ def _environment(op: ExecOp, scratch: bytes) -> list[bytes]:
     return [
         name + b"=" + (scratch if value == op.scratch else value) for name, value in op.environment
     ]
-
-
-def _describe(error: OSError) -> str:
-    hint = getattr(error, "hint", "")
-    return f"{error}; {hint}" if hint else str(error)
 
 
 def _not_spawned(message: str, shell_code: int, started_ns: int) -> RunOutcome:
@@ -393,10 +397,9 @@ def _shell_code(reply: Reply) -> int:
 
 
 def _spawn_error(reply: Reply, request: Request) -> str:
-    error = sandbox.SandboxError.at_stage(
-        reply.stage, reply.error, path=request.path, index=reply.index
-    )
-    return _describe(error)
+    stage = sandbox.stage_name(reply.stage)
+    path = request.path if stage == "exec" else None
+    return str(sandbox.SandboxError(stage, reply.error, path=path))
 
 
 def _timestamp(ns: int) -> str:

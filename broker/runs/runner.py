@@ -37,24 +37,31 @@ class Runner:
         ours.setblocking(False)
         self._socket = ours
         self.pid = self._process.pid
+        #: False once a command was sent: it may have crossed the reply and be read as a request.
+        self.reusable = True
 
-    async def request(self, data: bytes, descriptors: list[int]) -> Reply:
-        """Sends one request and waits for its reply.
+    async def send(self, data: bytes, descriptors: list[int]) -> None:
+        """Hands one request over.
 
         Raises:
             RunnerLostError: the runner is to be dropped.
         """
-        loop = asyncio.get_running_loop()
         try:
             sent = self._socket.sendmsg([data], [_rights(descriptors)])
-        except BlockingIOError as error:  # an idle socket is empty
-            raise RunnerLostError("the runner does not read") from error
-        except OSError as error:
-            raise RunnerLostError(f"the runner is gone: {error}") from error
-        try:
             if sent < len(data):
+                loop = asyncio.get_running_loop()
                 await loop.sock_sendall(self._socket, memoryview(data)[sent:])
-            return await self._reply(loop)
+        except OSError as error:  # an idle socket is empty, so even EAGAIN means a broken runner
+            raise RunnerLostError(f"the runner is gone: {error}") from error
+
+    async def receive(self) -> Reply:
+        """Waits for the reply to the request that was sent.
+
+        Raises:
+            RunnerLostError: the runner is to be dropped.
+        """
+        try:
+            return await self._reply(asyncio.get_running_loop())
         except (OSError, ReplyError) as error:
             raise RunnerLostError(f"the runner is gone: {error}") from error
 
@@ -83,6 +90,7 @@ class Runner:
         self._command(KILL)
 
     def _command(self, command: bytes) -> None:
+        self.reusable = False
         # A runner that cannot be told is about to be found lost by whoever waits for its reply.
         with contextlib.suppress(OSError):
             self._socket.send(command)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scratch directories are private, used again only when untouched, and always removed whole."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.runs.scratch import Scratch, remove_tree, sweep
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    return Scratch(os.fsencode(tmp_path))
+
+
+def test_a_scratch_directory_is_private_to_its_owner(scratch: Scratch) -> None:
+    status = os.stat(scratch.path)
+    assert stat.S_IMODE(status.st_mode) == 0o700
+    assert status.st_uid == os.getuid()
+
+
+def test_an_untouched_directory_serves_the_next_run(scratch: Scratch) -> None:
+    path, inode = scratch.path, os.stat(scratch.path).st_ino
+    assert scratch.renew()
+    assert (scratch.path, os.stat(scratch.path).st_ino) == (path, inode)
+
+
+def write_file(path: bytes) -> None:
+    Path(os.fsdecode(path), "left").write_text("x")
+
+
+def open_to_others(path: bytes) -> None:
+    os.chmod(path, 0o755)
+
+
+def replace(path: bytes) -> None:
+    os.rename(path, path + b"-old")
+    os.mkdir(path, 0o700)
+
+
+def replace_by_link(path: bytes) -> None:
+    os.rmdir(path)
+    os.symlink(b"/tmp", path)
+
+
+@pytest.mark.parametrize("touch", [write_file, open_to_others, replace, replace_by_link, os.rmdir])
+def test_a_touched_directory_is_replaced(scratch: Scratch, touch: Callable[[bytes], None]) -> None:
+    path = scratch.path
+    touch(path)
+    assert not scratch.renew()
+    assert scratch.path != path
+    assert not os.path.lexists(path)
+    assert os.listdir(scratch.path) == []
+
+
+def test_removing_a_link_leaves_what_it_names(scratch: Scratch, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("x")
+    os.symlink(kept, scratch.path + b"/link")
+    scratch.remove()
+    assert (kept / "file").exists()
+
+
+def test_locked_and_very_deep_trees_are_removed(tmp_path: Path) -> None:
+    top = os.fsencode(tmp_path / "tree")
+    os.mkdir(top)
+    directory = os.open(top, os.O_RDONLY)
+    for _ in range(1500):  # deeper than Python recurses, longer than PATH_MAX
+        os.mkdir(b"d" * 8, 0o700, dir_fd=directory)
+        below = os.open(b"d" * 8, os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(directory)
+    os.mkdir(top + b"/locked")
+    Path(os.fsdecode(top), "locked", "file").write_text("x")
+    os.chmod(top + b"/locked", 0)
+    remove_tree(top)
+    assert not os.path.lexists(top)
+
+
+def test_a_sweep_removes_what_an_earlier_broker_left(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert sweep(os.fsencode(tmp_path)) == 2
+    assert list(tmp_path.iterdir()) == []
