@@ -67,7 +67,8 @@ static const struct sandbox_baseline_row rows[] = {
 	{"/etc/networks", READ, FOLLOW},
 	{"/etc/rpc", READ, FOLLOW},
 
-	/* Trusted certificates, never a directory with private keys: Debian and Arch, Fedora, SUSE. */
+	/* Trusted certificates, never a directory with private keys: Debian and Arch, Fedora, SUSE.
+	 */
 	{"/etc/ssl/certs", READ, FOLLOW},
 	{"/etc/ssl/cert.pem", READ, FOLLOW},
 	{"/etc/ssl/openssl.cnf", READ, FOLLOW},
@@ -108,7 +109,8 @@ static const struct sandbox_baseline_row rows[] = {
 	{"/etc/nanorc", READ, FOLLOW},
 	{"/etc/fonts", READ, FOLLOW},
 
-	/* Development tools. git and wget stop or complain when theirs exists and cannot be read. */
+	/* Development tools. git and wget stop or complain when theirs exists and cannot be read.
+	 */
 	{"/etc/gitconfig", READ, FOLLOW},
 	{"/etc/gitattributes", READ, FOLLOW},
 	{"/etc/wgetrc", READ, FOLLOW},

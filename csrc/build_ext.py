@@ -2,10 +2,10 @@
 """The setuptools command that builds the C core, once for Python and once as a program.
 
 1. sandbox.cdef.h and the core's sources become the extension module `sandbox._native`.
-2. The core's sources and confine's own become the static executable `sandbox/confine`.
+2. All of csrc becomes the static executable `sandbox/confine`.
 
-Both come out the same bytes for the same sources and compiler.  Nothing is tested here: `make build`
-runs the self-test of what was built.
+Both come out the same bytes for the same sources and compiler.  Nothing is tested here: `make
+build` runs the self-test of what was built.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CSRC = Path("csrc")
-CONFINE_SOURCES = ("confine.c", "supervise.c", "runner.c", "reach.c")
-MODULE_ONLY = frozenset({"roots.c"})  # confine opens its few roots one by one
 
 # No debug information and no absolute names: the output must not depend on the directory.
 COMMON_FLAGS = (
@@ -34,7 +32,7 @@ COMMON_FLAGS = (
     "-fvisibility=hidden",
     "-fstack-protector-strong",
     "-D_GNU_SOURCE",
-    "-Icsrc",
+    "-iquotecsrc",
 )
 MODULE_FLAGS = (
     *COMMON_FLAGS,
@@ -62,7 +60,7 @@ def emit_module(target: Path) -> None:
     ffi = FFI()
     ffi.cdef((CSRC / "sandbox.cdef.h").read_text())
     target.parent.mkdir(parents=True, exist_ok=True)
-    includes = '#include "sandbox.h"\n#include "roots.h"\n'
+    includes = "".join(f'#include "{name}.h"\n' for name in ("sandbox", "roots", "stdfd"))
     make_c_source(ffi, "sandbox._native", includes, str(target))
 
 
@@ -70,8 +68,10 @@ def static_compiler() -> tuple[str, ...]:
     """The compiler for a static executable: musl's by choice, for its size and its quick start."""
     if shutil.which("musl-gcc"):
         return ("musl-gcc", *KERNEL_HEADERS)
-    print("note: musl-gcc is missing (apt-get install musl-tools); building confine with gcc -static,")
-    print("note: which works the same but starts about 0.4 ms slower")
+    print(
+        "note: no musl-gcc (apt-get install musl-tools): confine is built with gcc -static, which"
+    )
+    print("note: works the same but starts about 0.4 ms slower")
     return ("gcc",)
 
 
@@ -96,15 +96,11 @@ class BuildExt(build_ext):
         return sorted(str(path) for path in CSRC.glob("*.*") if path.is_file())
 
     def build_extension(self, ext: Extension) -> None:
-        core = [Path(source) for source in ext.sources]
-        self.require([*core, *(CSRC / name for name in CONFINE_SOURCES)])
-        self.build_module(ext)
-        self.build_confine([source for source in core if source.name not in MODULE_ONLY], ext)
-
-    def require(self, sources: list[Path]) -> None:
-        missing = sorted({str(source) for source in sources if not source.exists()})
+        missing = [source for source in ext.sources if not Path(source).exists()]
         if missing:
             raise CompileError(f"cannot build the C core: missing {', '.join(missing)}")
+        self.build_module(ext)
+        self.build_confine(ext)
 
     def build_module(self, ext: Extension) -> None:
         generated = Path(self.build_temp) / "_native.c"
@@ -114,8 +110,8 @@ class BuildExt(build_ext):
         ext.extra_link_args = [*MODULE_LINK_FLAGS]
         super().build_extension(ext)
 
-    def build_confine(self, core: list[Path], ext: Extension) -> None:
-        sources = [*core, *(CSRC / name for name in CONFINE_SOURCES)]
+    def build_confine(self, ext: Extension) -> None:
+        sources = sorted(CSRC.glob("*.c"))
         target = self.confine_path
         if not self.force and is_newer(target, [*sources, *map(Path, ext.depends)]):
             return

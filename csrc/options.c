@@ -41,11 +41,16 @@ static const struct option options[] = {
 	{"--net", "open|none", NET, 0, "network as the caller has it (default), or none"},
 	{"--cwd", "DIR", CWD, 0, "start there instead of in the caller's directory"},
 	{"--env", "NAME[=VALUE]", ENV, 0, "give the command this variable and only those so named"},
-	{"--clear-env", NULL, FLAG, CONFINE_CLEAR_ENV, "give the command no variable but those of --env"},
-	{"--limits", NULL, FLAG, CONFINE_LIMITS, "default resource limits: memory, files, CPU, processes"},
-	{"--supervise", NULL, FLAG, CONFINE_SUPERVISE, "stay, and kill what is left when the command ends"},
-	{"--print", NULL, ACTION, CONFINE_PRINT, "print what would be enforced as JSON, run nothing"},
-	{"--selftest", NULL, ACTION, CONFINE_SELFTEST, "prove on this kernel that the sandbox holds"},
+	{"--clear-env", NULL, FLAG, CONFINE_CLEAR_ENV,
+	 "give the command no variable but those of --env"},
+	{"--limits", NULL, FLAG, CONFINE_LIMITS,
+	 "default resource limits: memory, files, CPU, processes"},
+	{"--supervise", NULL, FLAG, CONFINE_SUPERVISE,
+	 "stay, and kill what is left when the command ends"},
+	{"--print", NULL, ACTION, CONFINE_PRINT,
+	 "print what would be enforced as JSON, run nothing"},
+	{"--selftest", NULL, ACTION, CONFINE_SELFTEST,
+	 "prove on this kernel that the sandbox holds"},
 	{"--json", NULL, FLAG, CONFINE_JSON, "with --selftest: the proof as JSON"},
 	{"--version", NULL, ACTION, CONFINE_VERSION, "print the version"},
 	{"--help", NULL, ACTION, CONFINE_HELP, "print this"},
@@ -110,7 +115,8 @@ static const struct option *find_option(char *word, char **ret_value)
 	}
 	if (equals)
 		*equals = 0;
-	refuse(CONFINE_USAGE, "unknown option '%s'; the nearest is '%s'", word, nearest_option(word));
+	refuse(CONFINE_USAGE, "unknown option '%s'; the nearest is '%s'", word,
+	       nearest_option(word));
 }
 
 static int has_dotdot(const char *path)
@@ -122,8 +128,9 @@ static int has_dotdot(const char *path)
 	return 0;
 }
 
-/* Paths are judged before anything is opened: a relative one means something else in every directory,
- * and one with '..' something else than it seems to when a component is replaced by a link. */
+/* Paths are judged before anything is opened: a relative one means something else in every
+ * directory, and one with '..' something else than it seems to when a component is replaced by a
+ * link. */
 static const char *checked_path(const char *option, const char *path)
 {
 	if (!*path)
@@ -131,14 +138,16 @@ static const char *checked_path(const char *option, const char *path)
 	if (*path != '/')
 		refuse(CONFINE_USAGE, "%s: '%s' is relative; give an absolute path", option, path);
 	if (has_dotdot(path))
-		refuse(CONFINE_USAGE, "%s: '%s' has a '..' in it; give the path it leads to", option, path);
+		refuse(CONFINE_USAGE, "%s: '%s' has a '..' in it; give the path it leads to",
+		       option, path);
 	return path;
 }
 
 static void add_env(struct confine_options *result, const char *value)
 {
 	if (!*value || *value == '=')
-		refuse(CONFINE_USAGE, "--env: '%s' names no variable; write NAME or NAME=VALUE", value);
+		refuse(CONFINE_USAGE, "--env: '%s' names no variable; write NAME or NAME=VALUE",
+		       value);
 	result->env[result->n_env++] = value;
 }
 
@@ -153,7 +162,8 @@ static void set_net(struct confine_options *result, const char *value)
 static void set_action(struct confine_options *result, const struct option *option)
 {
 	if (result->action != CONFINE_RUN)
-		refuse(CONFINE_USAGE, "%s: only one of --print, --selftest, --version and --help", option->name);
+		refuse(CONFINE_USAGE, "%s: only one of --print, --selftest, --version and --help",
+		       option->name);
 	result->action = (enum confine_action)option->value;
 }
 
@@ -214,9 +224,10 @@ static int parse_one(struct parse *parse, char **argv)
 	if (option->argument && !value) {
 		value = argv[used++];
 		if (!value)
-			refuse(CONFINE_USAGE, "%s needs a value: %s", option->name, option->argument);
+			refuse(CONFINE_USAGE, "%s needs a value: %s", option->name,
+			       option->argument);
 	}
-	apply(parse->result, option, value);
+	apply(parse->result, option, value ? value : "");
 	return used;
 }
 
@@ -224,12 +235,14 @@ static int parse_one(struct parse *parse, char **argv)
 static void check_whole(const struct parse *parse)
 {
 	const struct confine_options *result = parse->result;
-	uint64_t alone = parse->seen & (parse->seen - 1); /* more than one option */
+	const int json = (result->flags & CONFINE_JSON) != 0;
+	const int others = __builtin_popcountll(parse->seen) > 1 + json;
 
-	if ((result->flags & CONFINE_JSON) && result->action != CONFINE_SELFTEST)
+	if (json && result->action != CONFINE_SELFTEST)
 		refuse(CONFINE_USAGE, "--json goes with --selftest; --print is JSON already");
-	if (result->action == CONFINE_SELFTEST && (result->command || (alone && !(result->flags & CONFINE_JSON))))
-		refuse(CONFINE_USAGE, "--selftest takes no other option but --json, and no command");
+	if (result->action == CONFINE_SELFTEST && (result->command || others))
+		refuse(CONFINE_USAGE,
+		       "--selftest takes no other option but --json, and no command");
 	if (result->action == CONFINE_RUN && !result->command)
 		refuse(CONFINE_USAGE, "no command; write it after '--', see confine --help");
 }
@@ -253,7 +266,8 @@ void parse_options(int argc, char **argv, struct confine_options *ret_options)
 		.env = allocate(most, sizeof(char *)),
 	};
 	for (int i = 1; i < argc;) {
-		if (!strcmp(argv[i], "--")) { /* all that follows is the command, whatever it looks like */
+		if (!strcmp(argv[i],
+			    "--")) { /* all that follows is the command, whatever it looks like */
 			ret_options->command = argv[i + 1] ? argv + i + 1 : NULL;
 			break;
 		}
@@ -266,8 +280,10 @@ void print_help(void)
 {
 	puts("usage: confine [OPTION]... -- COMMAND [ARGUMENT]...\n"
 	     "\n"
-	     "Runs COMMAND so that it can reach the named files and nothing else of the file system,\n"
-	     "no Unix socket outside, no other process, no privilege.  What is not named is denied.\n");
+	     "Runs COMMAND so that it can reach the named files and nothing else of the file "
+	     "system,\n"
+	     "no Unix socket outside, no other process, no privilege.  What is not named is "
+	     "denied.\n");
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		char left[40];
 
@@ -277,6 +293,7 @@ void print_help(void)
 	}
 	puts("\n"
 	     "Paths are absolute.  Exit status: the command's own, 128+N when signal N ended it;\n"
-	     "90 usage, 91 this kernel cannot confine, 92 setup failed, 126 not executable, 127 not found.\n"
+	     "90 usage, 91 this kernel cannot confine, 92 setup failed, 126 not executable, 127 "
+	     "not found.\n"
 	     "confine(1) has the details.");
 }

@@ -10,11 +10,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* Where a probe runs. Each world is one process, with a tree of its own. */
+/* Where a probe runs. Each world is one process. */
 enum world {
 	WORLD_CONFINED, /* as sandbox_spawn confines with the network open */
 	WORLD_OFFLINE,  /* the same with SANDBOX_NET_NONE */
-	WORLD_CONTROL,  /* not confined */
+	WORLD_SEALED,   /* the filter alone, with the seal behind it (selftest.c) */
+	WORLD_CONTROL,  /* not confined; for sealed probes, the seal alone */
 	WORLD_COUNT,
 };
 
@@ -26,9 +27,9 @@ enum probe_kind {
 
 enum probe_flags {
 	PROBE_APART = 1,   /* in a process of its own: it may be killed, or change its process */
-	PROBE_SEALED = 2,  /* behind the second filter (selftest.c, seal) */
+	PROBE_SEALED = 2,  /* in WORLD_SEALED instead of WORLD_CONFINED */
 	PROBE_OFFLINE = 4, /* in WORLD_OFFLINE instead of WORLD_CONFINED */
-	PROBE_OUTER = 8,   /* a container's filter or the kernel's configuration may refuse it first */
+	PROBE_OUTER = 8,   /* a container's filter, or the kernel's configuration, may refuse it too */
 	PROBE_SETPCAP = 16, /* about what only CAP_SETPCAP can change */
 	PROBE_ENTRY32 = 32, /* needs the kernel's 32-bit entry */
 };
@@ -73,7 +74,7 @@ extern const struct probe sandbox_probes[];
 extern const size_t sandbox_probe_count;
 
 /* Program of a root: does nothing and ends with 0. */
-extern const char sandbox_program[];
+extern const void *const sandbox_program;
 extern const size_t sandbox_program_size;
 
 #endif

@@ -22,12 +22,11 @@
 
 #include "internal.h"
 #include "kernel.h"
+#include "report.h"
 
-#define EXIT_USAGE 90
-#define EXIT_SETUP 92
 #define CLASS_MAX 63
 #define ADDRESS_MAX 4096 /* PATH_MAX */
-#define LINE_MAX_BYTES (CLASS_MAX + 16 + 2 * ADDRESS_MAX)
+#define LINE_BYTES (CLASS_MAX + 16 + 2 * ADDRESS_MAX)
 #define DIRTY (1L << 32) /* the kernel reads the low 32 bits only */
 
 struct endpoint {
@@ -151,39 +150,7 @@ static long approach(const struct endpoint *endpoint, struct address *ret_to)
 	return 0;
 }
 
-/* musl has no strerrorname_np. */
-static const char *errno_name(long error)
-{
-	static const struct {
-		long error;
-		const char *name;
-	} names[] = {
-		{EPERM, "EPERM"},
-		{ENOENT, "ENOENT"},
-		{EACCES, "EACCES"},
-		{ENOTDIR, "ENOTDIR"},
-		{ELOOP, "ELOOP"},
-		{ENAMETOOLONG, "ENAMETOOLONG"},
-		{ECONNREFUSED, "ECONNREFUSED"},
-		{EPROTOTYPE, "EPROTOTYPE"},
-		{EPROTONOSUPPORT, "EPROTONOSUPPORT"},
-		{EAFNOSUPPORT, "EAFNOSUPPORT"},
-		{ESOCKTNOSUPPORT, "ESOCKTNOSUPPORT"},
-		{EISCONN, "EISCONN"},
-		{ENOSYS, "ENOSYS"},
-		{EMFILE, "EMFILE"},
-		{ENFILE, "ENFILE"},
-		{ENOMEM, "ENOMEM"},
-	};
-	static char number[24];
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (names[i].error == error)
-			return names[i].name;
-	(void)snprintf(number, sizeof number, "E%ld", error); /* fits: 64 bits are 20 digits */
-	return number;
-}
-
-static void report(const struct endpoint *endpoint)
+static void try_endpoint(const struct endpoint *endpoint)
 {
 	struct address to;
 	const struct route *route = NULL;
@@ -193,7 +160,7 @@ static void report(const struct endpoint *endpoint)
 	if (route)
 		printf("%s REACHED %s\n", endpoint->class, route->name);
 	else
-		printf("%s REFUSED %s\n", endpoint->class, errno_name(-error));
+		printf("%s REFUSED %s\n", endpoint->class, errno_name((int)-error));
 }
 
 static int hex_digit(char c)
@@ -236,9 +203,9 @@ static int parse_line(char *line, struct endpoint *ret_endpoint)
 	return parse_name(rest, ret_endpoint);
 }
 
-static int read_line(char line[LINE_MAX_BYTES])
+static int read_line(char line[LINE_BYTES])
 {
-	if (!fgets(line, LINE_MAX_BYTES, stdin))
+	if (!fgets(line, LINE_BYTES, stdin))
 		return 0;
 	size_t length = strcspn(line, "\n");
 	if (line[length] != '\n')
@@ -252,13 +219,13 @@ static int read_line(char line[LINE_MAX_BYTES])
  */
 int reach_main(int argc, char **argv)
 {
-	static char line[LINE_MAX_BYTES];
+	static char line[LINE_BYTES];
 	static struct endpoint endpoint;
 	(void)argv;
 	if (argc > 1) {
 		(void)fprintf(stderr,
 			      "confine --reach: takes no arguments, reads endpoints from stdin\n");
-		return EXIT_USAGE;
+		return CONFINE_USAGE;
 	}
 	for (unsigned long number = 1; read_line(line); number++) {
 		if (parse_line(line, &endpoint)) {
@@ -266,9 +233,9 @@ int reach_main(int argc, char **argv)
 				stderr,
 				"confine --reach: line %lu is not 'CLASS path|abstract HEX'\n",
 				number);
-			return EXIT_USAGE;
+			return CONFINE_USAGE;
 		}
-		report(&endpoint);
+		try_endpoint(&endpoint);
 	}
-	return ferror(stdin) || fflush(stdout) ? EXIT_SETUP : 0;
+	return ferror(stdin) || fflush(stdout) ? CONFINE_SETUP : 0;
 }

@@ -22,9 +22,11 @@ static size_t utf8_length(const unsigned char *text)
 		unsigned char first, last, low, high; /* lead byte; range of the second byte */
 		size_t length;
 	} forms[] = {
-		{0x01, 0x7f, 0x00, 0xff, 1}, {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-		{0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
-		{0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+		{0x01, 0x7f, 0x00, 0xff, 1}, {0xc2, 0xdf, 0x80, 0xbf, 2},
+		{0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
+		{0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
+		{0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4},
+		{0xf4, 0xf4, 0x80, 0x8f, 4},
 	};
 
 	for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++) {
@@ -108,25 +110,54 @@ const char *errno_name(int error)
 		int error;
 		const char *name;
 	} names[] = {
-		{EPERM, "EPERM"},		{ENOENT, "ENOENT"},
-		{EINTR, "EINTR"},		{EIO, "EIO"},
-		{ENXIO, "ENXIO"},		{E2BIG, "E2BIG"},
-		{ENOEXEC, "ENOEXEC"},		{EBADF, "EBADF"},
-		{ECHILD, "ECHILD"},		{EAGAIN, "EAGAIN"},
-		{ENOMEM, "ENOMEM"},		{EACCES, "EACCES"},
-		{EFAULT, "EFAULT"},		{EBUSY, "EBUSY"},
-		{ENODEV, "ENODEV"},		{ENOTDIR, "ENOTDIR"},
-		{EISDIR, "EISDIR"},		{EINVAL, "EINVAL"},
-		{ENFILE, "ENFILE"},		{EMFILE, "EMFILE"},
-		{ETXTBSY, "ETXTBSY"},		{ENOSPC, "ENOSPC"},
-		{EROFS, "EROFS"},		{EPIPE, "EPIPE"},
-		{ERANGE, "ERANGE"},		{ENAMETOOLONG, "ENAMETOOLONG"},
-		{ENOSYS, "ENOSYS"},		{ELOOP, "ELOOP"},
-		{ENOMSG, "ENOMSG"},		{EOVERFLOW, "EOVERFLOW"},
-		{EBADFD, "EBADFD"},		{ELIBBAD, "ELIBBAD"},
-		{EOPNOTSUPP, "EOPNOTSUPP"},	{ETIMEDOUT, "ETIMEDOUT"},
-		{ESTALE, "ESTALE"},		{EDQUOT, "EDQUOT"},
+		{EPERM, "EPERM"},
+		{ENOENT, "ENOENT"},
+		{EINTR, "EINTR"},
+		{EIO, "EIO"},
+		{ENXIO, "ENXIO"},
+		{E2BIG, "E2BIG"},
+		{ENOEXEC, "ENOEXEC"},
+		{EBADF, "EBADF"},
+		{ECHILD, "ECHILD"},
+		{EAGAIN, "EAGAIN"},
+		{ENOMEM, "ENOMEM"},
+		{EACCES, "EACCES"},
+		{EFAULT, "EFAULT"},
+		{EBUSY, "EBUSY"},
+		{ENODEV, "ENODEV"},
+		{ENOTDIR, "ENOTDIR"},
+		{EISDIR, "EISDIR"},
+		{EINVAL, "EINVAL"},
+		{ENFILE, "ENFILE"},
+		{EMFILE, "EMFILE"},
+		{ETXTBSY, "ETXTBSY"},
+		{ENOSPC, "ENOSPC"},
+		{EROFS, "EROFS"},
+		{EPIPE, "EPIPE"},
+		{ERANGE, "ERANGE"},
+		{ENAMETOOLONG, "ENAMETOOLONG"},
+		{ENOSYS, "ENOSYS"},
+		{ELOOP, "ELOOP"},
+		{ENOMSG, "ENOMSG"},
+		{EOVERFLOW, "EOVERFLOW"},
+		{EBADFD, "EBADFD"},
+		{ELIBBAD, "ELIBBAD"},
+		{EOPNOTSUPP, "EOPNOTSUPP"},
+		{ETIMEDOUT, "ETIMEDOUT"},
+		{ESTALE, "ESTALE"},
+		{EDQUOT, "EDQUOT"},
 		{EKEYREVOKED, "EKEYREVOKED"},
+		{ESRCH, "ESRCH"},
+		{EEXIST, "EEXIST"},
+		{EXDEV, "EXDEV"},
+		{ENOTTY, "ENOTTY"},
+		{EBADE, "EBADE"},
+		{ENOKEY, "ENOKEY"},
+		{EPROTOTYPE, "EPROTOTYPE"},
+		{EPROTONOSUPPORT, "EPROTONOSUPPORT"},
+		{EAFNOSUPPORT, "EAFNOSUPPORT"},
+		{EISCONN, "EISCONN"},
+		{ECONNREFUSED, "ECONNREFUSED"},
 	};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
@@ -151,7 +182,8 @@ void json_string(const char *text)
 		else if (length == 1 && (*bytes < 0x20 || *bytes == 0x7f))
 			printf("\\u%04x", *bytes);
 		else
-			(void)fwrite(bytes, 1, length, stdout); /* the caller checks ferror at the end */
+			(void)fwrite(bytes, 1, length,
+				     stdout); /* the caller checks ferror at the end */
 		bytes += length ? length : 1;
 	}
 	putchar('"');

@@ -16,13 +16,12 @@ enum confine_exit {
 	CONFINE_NOT_FOUND = 127,
 };
 
-/* "confine: " and the message as one line on stderr, in one write. Control characters and bytes that
- * are not UTF-8 come out as \xNN, so that a file name cannot speak to the terminal. */
+/* "confine: " and the message as one line on stderr, in one write. Control characters and bytes
+ * that are not UTF-8 come out as \xNN, so that a file name cannot speak to the terminal. */
 void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* report() and exit. */
-void refuse(int status, const char *format, ...)
-	__attribute__((format(printf, 2, 3), noreturn));
+void refuse(int status, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 
 const char *errno_name(int error); /* "ENOENT"; "errno" for one without a name here */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sandbox.h and roots.h for cffi.  The C compiler checks every line against the headers: values are
- * `...` and parameters have no names, so that nothing is said twice.
+ * sandbox.h, roots.h and stdfd.h for cffi.  The C compiler checks every line against the headers:
+ * values are `...` and parameters have no names, so that nothing is said twice.
  */
 
 #define SANDBOX_ABI_FLOOR ...
@@ -10,7 +10,13 @@
 
 enum sandbox_access { SANDBOX_READ, SANDBOX_WRITE, SANDBOX_EXEC, SANDBOX_DEVICE, ... };
 enum sandbox_flags { SANDBOX_NET_NONE, SANDBOX_PDEATHSIG, ... };
-enum sandbox_stage { SANDBOX_STAGE_KERNEL, SANDBOX_STAGE_EXEC, SANDBOX_STAGE_COUNT, ... };
+enum sandbox_stage {
+	SANDBOX_STAGE_KERNEL,
+	SANDBOX_STAGE_LIMITS,
+	SANDBOX_STAGE_EXEC,
+	SANDBOX_STAGE_COUNT,
+	...
+};
 
 struct sandbox_failure {
 	int32_t stage;
@@ -117,3 +123,6 @@ int sandbox_add_roots(int, const struct sandbox_root *, size_t, uint64_t,
 		      struct sandbox_failure *);
 void sandbox_close_roots(struct sandbox_root *, size_t);
 size_t sandbox_stale_root(const struct sandbox_root *, size_t);
+
+/* stdfd.h */
+int sandbox_check_stdio(const int32_t *);

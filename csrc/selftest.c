@@ -2,16 +2,17 @@
  *
  * The self-test: confines children for real and compares every answer with an unconfined control.
  *
- * Four processes are forked.  The host stands for everything outside: it listens on Unix sockets and
- * is there to be signalled and traced.  Three worlds each build a small tree, take what a careless
- * caller might leave open, confine themselves (the control does not), and go through the table in
- * probes.c, writing answers to a shared page.  The calling process then judges row by row.
+ * Five processes are forked.  The host stands for everything outside: it listens on Unix sockets and
+ * is there to be signalled and traced.  The worlds build a small tree, take what a careless caller
+ * might leave open, confine themselves (the control does not), and go through the table in probes.c,
+ * writing answers to a shared page.  The calling process then judges row by row.
  *
  * Denials come in two forms.  Where the effect is harmless the call is made for real and works in the
- * control.  Where it is not (reboot, kexec, mount), or where a kernel would refuse with the filter's
- * own errno, the call is sealed: a second filter is put behind the first and answers every call
- * that gets to it, in the control too, with ENOSYS.  A refusal with another errno then comes from the
- * first filter, and nothing reaches the kernel whatever the first filter lets through.
+ * control.  Where it is not (reboot, kexec, mount), or where a kernel may give the filter's own errno,
+ * the call is sealed: a filter installed first, the seal, answers every call with an errno of its
+ * own, in the control too.  Of two errnos the kernel takes that of the filter installed last
+ * (seccomp(2)), so one that is not the seal's is the real filter's, and nothing reaches the kernel
+ * whatever the real filter lets through.
  *
  * The children share no memory with the caller but the page of answers, raise no SIGCHLD in it, and
  * make raw system calls only, because the caller may have threads.
@@ -44,6 +45,7 @@
 
 #define PATIENCE_MS 10000 /* for all of it; takes a hundredth of that */
 #define UNANSWERED INT32_MIN
+#define SEALED EBADE /* no system call gives it */
 #define APART_STACK_BYTES 16384
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -80,6 +82,8 @@ static int32_t *answer_of(const struct proof *proof, int world, size_t row)
 
 static int world_of(const struct probe *probe)
 {
+	if (probe->flags & PROBE_SEALED)
+		return WORLD_SEALED;
 	return probe->flags & PROBE_OFFLINE ? WORLD_OFFLINE : WORLD_CONFINED;
 }
 
@@ -100,7 +104,7 @@ static const struct {
 	int is_program; /* 0: an empty file; -1: a directory */
 } tree[] = {
 	{ "inside", -1 },	   { "inside/one", -1 },       { "inside/two", -1 },
-	{ "inside/one/moving", 0 }, { "inside/file", 0 },      { "readonly", -1 },
+	{ "inside/one/moving", 0 }, { "inside/file", 0 }, { "inside/leaving", 0 },      { "readonly", -1 },
 	{ "readonly/file", 0 },	   { "readonly/program", 1 },  { "programs", -1 },
 	{ "programs/program", 1 }, { "outside", -1 },	       { "outside/file", 0 },
 	{ "outside/doomed", 0 },   { "outside/program", 1 },   { "outside/directory", -1 },
@@ -195,13 +199,13 @@ static int32_t plant_key(void)
 }
 
 /* What a careless caller leaves open, so that each wall is tried without the others before it. */
-static void leave_open(struct scene *scene, int world)
+static void leave_open(struct scene *scene)
 {
 	scene->terminal_fd = open_terminal();
 	scene->stream_fd = (int32_t)raw3(SYS_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	scene->datagram_fd = (int32_t)raw3(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	scene->inet_fd = (int32_t)raw3(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	scene->planted_key = world == WORLD_OFFLINE ? 0 : plant_key();
+	scene->planted_key = plant_key();
 }
 
 static long open_grants(struct sandbox_rule rules[COUNT(grants)], size_t *ret_n_rules)
@@ -275,19 +279,27 @@ static int32_t run_apart(const struct scene *scene, const struct probe *probe)
 	return WEXITSTATUS(status) ? EIO : apart.answer;
 }
 
-/* The second filter: everything but the end of the process is a notification nobody listens to, which
- * the kernel answers with ENOSYS. Any errno of a filter before it takes precedence (seccomp(2)). */
+static long attach_filter(const struct sock_filter *instructions, size_t length)
+{
+	struct sock_fprog program = {
+		.len = (uint16_t)length,
+		.filter = (struct sock_filter *)instructions, /* the kernel only reads it */
+	};
+	return raw3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program);
+}
+
+/* From here on this process can attach another filter and end, and nothing else. */
 static long seal(void)
 {
-	struct sock_filter instructions[] = {
+	static const struct sock_filter instructions[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 0, 1),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_seccomp, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | SEALED),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
 	};
-	struct sock_fprog program = { .len = COUNT(instructions), .filter = instructions };
-	long error = raw5(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); /* for the control */
-	return error ? error : raw3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program);
+	long error = raw5(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	return error ? error : attach_filter(instructions, COUNT(instructions));
 }
 
 static void run_probes(const struct proof *proof, const struct scene *scene, int world, int sealed)
@@ -303,21 +315,53 @@ static void run_probes(const struct proof *proof, const struct scene *scene, int
 	}
 }
 
-static long world_main(const struct proof *proof, int world)
+static long confined_main(const struct proof *proof, int world)
 {
-	static const char *const names[WORLD_COUNT] = { "confined", "offline", "control" };
 	struct scene scene = proof->scene;
-	long error = enter_directory(proof->tree_fd, names[world]);
+	long error = enter_directory(proof->tree_fd, world == WORLD_CONFINED ? "confined" : "offline");
 	if (error || (error = make_tree()))
 		return error;
-	leave_open(&scene, world);
-	if (world != WORLD_CONTROL && (error = confine(proof, world)))
+	leave_open(&scene);
+	if ((error = confine(proof, world)))
 		return error;
 	run_probes(proof, &scene, world, 0);
+	return 0;
+}
+
+static long sealed_main(const struct proof *proof)
+{
+	struct sandbox_filter filter;
+	long error = sandbox_filter(0, proof->weakness->omit_row, &filter);
+	if (error || (error = seal()) || (error = attach_filter(filter.instructions, filter.length)))
+		return error;
+	run_probes(proof, &proof->scene, WORLD_SEALED, 1);
+	return 0;
+}
+
+static long control_main(const struct proof *proof)
+{
+	struct scene scene = proof->scene;
+	long error = enter_directory(proof->tree_fd, "control");
+	if (error || (error = make_tree()))
+		return error;
+	leave_open(&scene);
+	run_probes(proof, &scene, WORLD_CONTROL, 0);
 	if ((error = seal()))
 		return error;
-	run_probes(proof, &scene, world, 1);
+	run_probes(proof, &scene, WORLD_CONTROL, 1);
 	return 0;
+}
+
+static long world_main(const struct proof *proof, int world)
+{
+	switch (world) {
+	case WORLD_SEALED:
+		return sealed_main(proof);
+	case WORLD_CONTROL:
+		return control_main(proof);
+	default:
+		return confined_main(proof, world);
+	}
 }
 
 static long listen_at(const struct address *address, int type)
@@ -342,7 +386,7 @@ static long host_main(const struct proof *proof)
 		error = listen_at(&proof->scene.endpoints[i], types[i]);
 	if (error)
 		return error;
-	raw2(SYS_prctl, PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* Yama: a sibling may trace us */
+	raw2(SYS_prctl, PR_SET_PTRACER, (long)PR_SET_PTRACER_ANY); /* Yama: a sibling may trace us */
 	raw3(SYS_write, proof->ready_fd, (long)&one, sizeof one);
 	for (;;)
 		raw4(SYS_ppoll, 0, 0, 0, 0);

@@ -20,7 +20,7 @@ class Leaf:
 
     def close(self) -> None:
         os.close(self.fd)
-        # EBUSY: a process that cannot be ended is still inside; the directory says so to the operator.
+        # EBUSY: a process that cannot be ended is still inside; the directory shows it.
         with contextlib.suppress(OSError):
             os.rmdir(self._path)
 

@@ -37,10 +37,9 @@ class ExecutableNotFoundError(Exception):
 
 def argv_of(op: ExecOp) -> tuple[bytes, ...]:
     """The argument vector: as given, or bash reading nothing but the script's text."""
-    if op.argv is not None:
-        return op.argv
-    assert op.script is not None
-    return (SHELL, *SHELL_OPTIONS, op.script)
+    if op.script is not None:
+        return (SHELL, *SHELL_OPTIONS, op.script)
+    return op.argv or ()
 
 
 def find_executable(name: bytes, search_path: bytes, cwd: bytes) -> bytes:
@@ -79,9 +78,7 @@ def roots_of(op: ExecOp, scratch: bytes) -> Iterator[sandbox.Root]:
         yield sandbox.Root(root.path, access, optional=True, follow=False)
     if op.baseline:
         yield from sandbox.baseline()
-    yield sandbox.Root(
-        scratch, sandbox.Access.READ | sandbox.Access.WRITE | sandbox.Access.EXEC
-    )
+    yield sandbox.Root(scratch, sandbox.Access.READ | sandbox.Access.WRITE | sandbox.Access.EXEC)
 
 
 def resource_limits(limits: Limits) -> list[Limit]:

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool of runners: who runs a permitted command, and what is left over afterwards.
 
-A slot is a runner process, a private scratch directory and, where delegated, a cgroup leaf.  Slots are
-made on demand up to `max_runs` and used again, so a run costs one message to a process that is already
-there.  Rulesets are cached by their roots; each is compared with the disk before it is used.
+A slot is a runner process, a private scratch directory and, where delegated, a cgroup leaf.  Slots
+are made on demand up to `max_runs` and used again, so a run costs one message to a process that is
+already there.  Rulesets are cached by their roots; each is compared with the disk before it is used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import errno
 import os
 import signal
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import sandbox
@@ -40,7 +40,7 @@ from broker.runs.plan import (
     resource_limits,
     roots_of,
 )
-from broker.runs.runner import Runner, RunnerLostError, children_of_this_process
+from broker.runs.runner import Runner, RunnerLostError, orphans
 from broker.runs.scratch import Scratch, sweep
 from broker.runs.wire import NET_NONE, UNCONFINED, Reply, Request, Stream, WireReason
 
@@ -81,28 +81,32 @@ class Cancellation:
         self._act = None
 
 
-class _Slot:
-    def __init__(self, *, helper: str, scratch_base: bytes, log_fd: int, leaf: Leaf | None) -> None:
-        self.runner = Runner(helper, log_fd)
-        self.scratch = Scratch(scratch_base)
-        self.leaf = leaf
-        self._rulesets: OrderedDict[object, sandbox.Ruleset] = OrderedDict()
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    ruleset: sandbox.Ruleset
+    skipped: tuple[bytes, ...]
 
-    def ruleset(self, op: ExecOp) -> sandbox.Ruleset:
+
+class _Slot:
+    def __init__(self, *, runner: Runner, scratch: Scratch, leaf: Leaf | None) -> None:
+        self.runner = runner
+        self.scratch = scratch
+        self.leaf = leaf
+        self._rulesets: OrderedDict[object, _Cached] = OrderedDict()
+
+    def ruleset(self, op: ExecOp) -> _Cached:
         """The kernel ruleset for an operation: cached while every root is still the same inode."""
         key = (op.roots, op.baseline, op.network)
         cached = self._rulesets.get(key)
-        if cached is not None and cached.current():
+        if cached is not None and cached.ruleset.current():
             self._rulesets.move_to_end(key)
             return cached
         if cached is not None:
-            self._rulesets.pop(key).close()
-        network = sandbox.Network.NONE if op.network is Network.NONE else sandbox.Network.OPEN
-        ruleset = sandbox.Ruleset(tuple(roots_of(op, self.scratch.path)), network=network)
-        self._rulesets[key] = ruleset
+            self._rulesets.pop(key).ruleset.close()
+        cached = self._rulesets[key] = _make_ruleset(op, self.scratch.path)
         if len(self._rulesets) > RULESETS_KEPT:
-            self._rulesets.popitem(last=False)[1].close()
-        return ruleset
+            self._rulesets.popitem(last=False)[1].ruleset.close()
+        return cached
 
     def renew(self) -> None:
         if not self.scratch.renew():
@@ -110,7 +114,7 @@ class _Slot:
 
     def forget_rulesets(self) -> None:
         while self._rulesets:
-            self._rulesets.popitem()[1].close()
+            self._rulesets.popitem()[1].ruleset.close()
 
     def close(self) -> None:
         self.runner.close()
@@ -138,7 +142,7 @@ class RunnerPool:
         self._idle: list[_Slot] = []
         self._slots: set[_Slot] = set()
         self._runs: set[Cancellation] = set()
-        self._dropping: set[asyncio.Task[None]] = set()
+        self._dropping: dict[_Slot, asyncio.Task[None]] = {}
         self._made = 0
         self._closed = False
         self._quiet = asyncio.Event()
@@ -168,7 +172,7 @@ class RunnerPool:
             cgroup_dir=delegated_directory() if cgroup == "auto" else None,
             log_fd=log_fd,
         )
-        pool._idle.append(pool._make_slot())
+        pool._idle.append(await pool._make_slot())
         return pool
 
     @property
@@ -190,19 +194,21 @@ class RunnerPool:
             TooManyRunsError: nothing ran, all slots are taken.
         """
         cancellation = cancellation or Cancellation()
-        slot = self._take()
-        self._runs.add(cancellation)
-        self._quiet.clear()
+        self._admit(cancellation)
         try:
-            outcome = await self._run_in(slot, permit.op, cancellation)
+            slot = self._idle.pop() if self._idle else await self._make_slot()
+            return await self._run_and_keep(slot, permit.op, cancellation)
+        finally:
+            self._release(cancellation)
+
+    async def _run_and_keep(
+        self, slot: _Slot, op: ExecOp, cancellation: Cancellation
+    ) -> RunOutcome:
+        try:
+            outcome = await self._run_in(slot, op, cancellation)
         except BaseException:
             self._drop(slot)
             raise
-        finally:
-            cancellation.detach()
-            self._runs.discard(cancellation)
-            if not self._runs:
-                self._quiet.set()
         if outcome.reason is RunReason.LOST or not slot.runner.reusable:
             self._drop(slot)
         else:
@@ -219,9 +225,9 @@ class RunnerPool:
         except OSError as error:
             return _not_spawned(str(error), 126, started)
         try:
-            await slot.runner.send(request.encode(), descriptors)
+            waiting = await slot.runner.request(request.encode(), descriptors)
             cancellation.attach(slot.runner.cancel)
-            reply = await slot.runner.receive()
+            reply = await waiting
         except RunnerLostError as error:
             return _lost(str(error), started, time.monotonic_ns() - clock)
         finally:
@@ -230,19 +236,26 @@ class RunnerPool:
 
     # ---- slots ----
 
-    def _make_slot(self) -> _Slot:
+    async def _make_slot(self) -> _Slot:
         self._made += 1
         leaf = Leaf(f"{self._cgroup_dir}/run-{self._made}") if self._cgroup_dir else None
-        slot = _Slot(
-            helper=self._helper, scratch_base=self._scratch_base, log_fd=self._log_fd, leaf=leaf
-        )
+        runner = Runner(self._helper, self._log_fd)
+        slot = _Slot(runner=runner, scratch=Scratch(self._scratch_base), leaf=leaf)
         self._slots.add(slot)
+        await runner.connect()
         return slot
 
-    def _take(self) -> _Slot:
+    def _admit(self, cancellation: Cancellation) -> None:
         if self._closed or len(self._runs) >= self._max_runs:
             raise TooManyRunsError(limit=self._max_runs)
-        return self._idle.pop() if self._idle else self._make_slot()
+        self._runs.add(cancellation)
+        self._quiet.clear()
+
+    def _release(self, cancellation: Cancellation) -> None:
+        cancellation.detach()
+        self._runs.discard(cancellation)
+        if not self._runs:
+            self._quiet.set()
 
     def _give_back(self, slot: _Slot) -> None:
         slot.renew()
@@ -253,26 +266,26 @@ class RunnerPool:
 
     def _drop(self, slot: _Slot) -> None:
         """Ends a runner and everything below it; the waiting is done beside the loop."""
+        if slot in self._dropping:
+            return
         slot.close()
-        self._slots.discard(slot)
-        task = asyncio.get_running_loop().create_task(self._finish(slot))
-        self._dropping.add(task)
-        task.add_done_callback(self._dropping.discard)
+        self._dropping[slot] = asyncio.get_running_loop().create_task(self._finish(slot))
 
     async def _finish(self, slot: _Slot) -> None:
         await asyncio.to_thread(slot.finish)
+        self._slots.discard(slot)
+        del self._dropping[slot]
         self.orphans_killed += self._kill_orphans()
 
     def _kill_orphans(self) -> int:
         """What a lost runner left behind came to this process, which is a subreaper."""
-        known = {slot.runner.pid for slot in self._slots}
-        orphans = [pid for pid in children_of_this_process() if pid not in known]
-        for pid in orphans:
+        found = orphans({slot.runner.pid for slot in self._slots})
+        for pid in found:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # unreaped children of ours: the number is theirs
+                os.kill(pid, signal.SIGKILL)  # an unreaped child of ours: the number is its own
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        return len(orphans)
+        return len(found)
 
     # ---- the end ----
 
@@ -290,7 +303,7 @@ class RunnerPool:
         for slot in tuple(self._slots):
             self._drop(slot)
         while self._dropping:
-            await asyncio.gather(*self._dropping)
+            await asyncio.gather(*self._dropping.values())
 
 
 def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, ...]]:
@@ -298,7 +311,7 @@ def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, 
     argv = argv_of(op)
     environment = dict(op.environment)
     confined = op.confinement is Confinement.SANDBOXED
-    ruleset = slot.ruleset(op) if confined else None
+    cached = slot.ruleset(op) if confined else None
     flags = 0 if confined else UNCONFINED
     if op.network is Network.NONE:
         flags |= NET_NONE
@@ -318,19 +331,19 @@ def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, 
         has_cgroup=slot.leaf is not None,
     )
     descriptors = [os.open(op.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
-    if ruleset is not None:
-        descriptors.append(ruleset.fd)
+    if cached is not None:
+        descriptors.append(cached.ruleset.fd)
     if slot.leaf is not None:
         descriptors.append(slot.leaf.fd)
-    return request, descriptors, _skipped(op, ruleset)
+    return request, descriptors, cached.skipped if cached is not None else ()
 
 
-def _skipped(op: ExecOp, ruleset: sandbox.Ruleset | None) -> tuple[bytes, ...]:
-    """Effective roots that do not exist; what the baseline lacks on this machine is no news."""
-    if ruleset is None or not ruleset.skipped:
-        return ()
+def _make_ruleset(op: ExecOp, scratch: bytes) -> _Cached:
+    network = sandbox.Network.NONE if op.network is Network.NONE else sandbox.Network.OPEN
+    ruleset = sandbox.Ruleset(tuple(roots_of(op, scratch)), network=network)
     missing = {root.name for root in ruleset.skipped}
-    return tuple(root.path for root in op.roots if root.path in missing)
+    # What the baseline lacks on this machine is no news.
+    return _Cached(ruleset, tuple(root.path for root in op.roots if root.path in missing))
 
 
 def _environment(op: ExecOp, scratch: bytes) -> list[bytes]:
@@ -403,5 +416,5 @@ def _spawn_error(reply: Reply, request: Request) -> str:
 
 
 def _timestamp(ns: int) -> str:
-    moment = datetime.datetime.fromtimestamp(ns // 1_000_000_000, datetime.UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ns % 1_000_000_000:09d}Z"
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ns // 1_000_000_000))
+    return f"{moment}.{ns % 1_000_000_000:09d}Z"

@@ -16,88 +16,129 @@ import subprocess
 
 from broker.runs.wire import CANCEL, KILL, REPLY, Reply, ReplyError, decode_reply, reply_bytes
 
-RECEIVE_BYTES = 65536
-
 
 class RunnerLostError(Exception):
     """The runner ended or answered nonsense; what its command did is not known."""
 
 
+class _Replies(asyncio.Protocol):
+    """Collects one reply at a time from the runner's socket."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._wanted = REPLY.size
+        self._waiter: asyncio.Future[Reply] | None = None
+        self._lost = False
+
+    def expect(self) -> asyncio.Future[Reply]:
+        """The next reply.  To be called before its request is sent."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        if self._lost:
+            self._fail("it ended while idle")
+        return self._waiter
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self._wanted == REPLY.size and len(self._data) >= REPLY.size:
+            self._wanted += reply_bytes(self._data)
+        if len(self._data) >= self._wanted:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        reply_data = bytes(self._data)
+        self._data.clear()
+        self._wanted = REPLY.size
+        try:
+            reply = decode_reply(reply_data)
+        except ReplyError as error:
+            self._fail(str(error))
+            return
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._fail("it ended before its reply" if exc is None else str(exc))
+
+    def _fail(self, why: str) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(RunnerLostError(f"the runner is lost: {why}"))
+
+
 class Runner:
-    """Owns the process and the socket."""
+    """Owns the process and the socket.  Starting it is immediate; `connect` comes before use."""
 
     def __init__(self, helper: str, log_fd: int) -> None:
+        """Starts `helper --runner`.
+
+        Raises:
+            OSError: there is no such helper, or it cannot be executed.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            self._process = subprocess.Popen(
-                [helper, "--runner", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log_fd,
-                env={}, cwd="/", pass_fds=(theirs.fileno(),), start_new_session=True,
-            )  # fmt: skip
+            try:
+                self._process = subprocess.Popen(
+                    [helper, "--runner", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log_fd,
+                    env={}, cwd="/", pass_fds=(theirs.fileno(),), start_new_session=True,
+                )  # fmt: skip
+            except OSError:
+                ours.close()
+                raise
         ours.setblocking(False)
         self._socket = ours
+        self._sending = ours.dup()  # a transport owns `ours`; descriptors go out by sendmsg
+        self._replies = _Replies()
+        self._transport: asyncio.Transport | None = None
         self.pid = self._process.pid
         #: False once a command was sent: it may have crossed the reply and be read as a request.
         self.reusable = True
 
-    async def send(self, data: bytes, descriptors: list[int]) -> None:
-        """Hands one request over.
+    async def connect(self) -> None:
+        """Attaches the socket to the running loop."""
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_connection(lambda: self._replies, sock=self._socket)
+
+    async def request(self, data: bytes, descriptors: list[int]) -> asyncio.Future[Reply]:
+        """Hands one request over; the future is its reply.
 
         Raises:
-            RunnerLostError: the runner is to be dropped.
+            RunnerLostError: the runner is to be dropped.  So does the future.
         """
+        reply = self._replies.expect()
         try:
-            sent = self._socket.sendmsg([data], [_rights(descriptors)])
+            sent = self._sending.sendmsg([data], [_rights(descriptors)])
             if sent < len(data):
                 loop = asyncio.get_running_loop()
-                await loop.sock_sendall(self._socket, memoryview(data)[sent:])
+                await loop.sock_sendall(self._sending, memoryview(data)[sent:])
         except OSError as error:  # an idle socket is empty, so even EAGAIN means a broken runner
-            raise RunnerLostError(f"the runner is gone: {error}") from error
-
-    async def receive(self) -> Reply:
-        """Waits for the reply to the request that was sent.
-
-        Raises:
-            RunnerLostError: the runner is to be dropped.
-        """
-        try:
-            return await self._reply(asyncio.get_running_loop())
-        except (OSError, ReplyError) as error:
-            raise RunnerLostError(f"the runner is gone: {error}") from error
-
-    async def _reply(self, loop: asyncio.AbstractEventLoop) -> Reply:
-        data = await loop.sock_recv(self._socket, RECEIVE_BYTES)
-        parts = [data]
-        have, want = len(data), REPLY.size
-        header_seen = False
-        while data:
-            if not header_seen and have >= REPLY.size:
-                header_seen = True
-                parts = [b"".join(parts)]
-                want += reply_bytes(parts[0])
-            if have >= want and header_seen:
-                return decode_reply(b"".join(parts))
-            data = await loop.sock_recv(self._socket, max(RECEIVE_BYTES, want - have))
-            parts.append(data)
-            have += len(data)
-        raise RunnerLostError("the runner ended before its reply")
+            reply.cancel()
+            raise RunnerLostError(f"the runner is lost: {error}") from error
+        return reply
 
     def cancel(self) -> None:
         """TERM to the whole tree, KILL after the grace."""
         self._command(CANCEL)
 
     def kill(self) -> None:
+        """KILL to the whole tree."""
         self._command(KILL)
 
     def _command(self, command: bytes) -> None:
         self.reusable = False
         # A runner that cannot be told is about to be found lost by whoever waits for its reply.
         with contextlib.suppress(OSError):
-            self._socket.send(command)
+            self._sending.send(command)
 
     def close(self) -> None:
         """Tells the runner to kill what it runs and go.  Does not wait."""
-        self._socket.close()
+        with contextlib.suppress(OSError):  # both descriptors share one connection
+            self._sending.shutdown(socket.SHUT_RDWR)
+        self._sending.close()
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._socket.close()
 
     def wait(self, timeout_s: float) -> bool:
         """Reaps the process, by force if need be.  Blocks; for threads.  False when forced."""
@@ -114,10 +155,31 @@ def _rights(descriptors: list[int]) -> tuple[int, int, array.array[int]]:
     return socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors)
 
 
-def children_of_this_process() -> list[int]:
-    """Process ids of all direct children, from every thread's list (proc(5), CONFIG_PROC_CHILDREN)."""
+def orphans(runners: set[int]) -> list[int]:
+    """Direct children of this process that came to it from a lost runner.
+
+    A run always begins with setsid(2), and nothing can enter an existing session, so what is in this
+    process's own session is a helper of its own and everything else but the runners is an orphan.
+    """
+    own_session = os.getsid(0)
+    return [
+        pid
+        for pid in _children()
+        if pid not in runners and _session(pid) not in (own_session, None)
+    ]
+
+
+def _children() -> list[int]:
+    """From every thread's list (proc(5))."""
     pids: list[int] = []
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as children:
             pids += map(int, children.read().split())
     return pids
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

@@ -2,8 +2,8 @@
 """Private scratch directories: 0700, one per run, TMPDIR of the run.
 
 A directory that a run left exactly as it found it (empty, same inode, mode and owner) serves the
-next run: its inode is in the cached ruleset.  Anything else is removed whole.  Nobody of the earlier
-run is alive then, and none of its descriptors are.
+next run: its inode is in the cached ruleset.  Anything else is removed whole.  Nobody of the
+earlier run is alive then, and none of its descriptors are.
 """
 
 from __future__ import annotations

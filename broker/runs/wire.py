@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import struct
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ class ReplyError(Exception):
     """The runner answered something that is not a reply; it is not used again."""
 
 
-def reply_bytes(header: bytes) -> int:
+def reply_bytes(header: bytes | bytearray) -> int:
     """How many bytes follow a reply's header."""
     return sum(REPLY.unpack_from(header)[-4:])
 
@@ -99,14 +100,14 @@ def decode_reply(data: bytes) -> Reply:
     fields = REPLY.unpack_from(data)
     if fields[0] != MAGIC:
         raise ReplyError(f"magic {fields[0]:#x}")
-    (magic, reason, wait_status, stage, error, pid, orphans, drained, survivors, _reserved, index,
+    (_magic, reason, wait_status, stage, error, pid, orphans, drained, survivors, _reserved, index,
      duration_ns, user_us, system_us, max_rss_kib, out_total, err_total,
      out_head, err_head, out_tail, err_tail) = fields  # fmt: skip
     ends = [REPLY.size]
     for length in (out_head, out_tail, err_head, err_tail):
         ends.append(ends[-1] + length)
     head_out, tail_out, head_err, tail_err = (
-        data[start:end] for start, end in zip(ends, ends[1:], strict=False)
+        data[start:end] for start, end in itertools.pairwise(ends)
     )
     return Reply(
         reason=WireReason(reason), wait_status=wait_status, stage=stage, error=error, pid=pid,

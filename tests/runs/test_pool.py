@@ -14,7 +14,6 @@ import pytest
 from broker.errors import TooManyRunsError
 from broker.model import Confinement, Exit, Network, OnLimit, RunReason
 from broker.runs.pool import Cancellation
-from broker.runs.runner import children_of_this_process
 from tests.runs.conftest import MakePermit, Runs, open_pool
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -31,6 +30,12 @@ def processes_in(directory: Path) -> list[int]:
         if entry.isdigit() and cwd.startswith(os.fspath(directory)):
             found.append(int(entry))
     return found
+
+
+def runners_of_this_process() -> list[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return [pid for pid in children if b"--runner" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_output_and_code_come_back(run_one: Runs, permit: MakePermit) -> None:
@@ -52,7 +57,9 @@ def test_a_signal_is_not_an_exit_code(
     assert asyncio.run(run_one(permit(script))).exit == expected
 
 
-def test_bytes_between_head_and_tail_are_counted_not_kept(run_one: Runs, permit: MakePermit) -> None:
+def test_bytes_between_head_and_tail_are_counted_not_kept(
+    run_one: Runs, permit: MakePermit
+) -> None:
     script = "printf 'HEAD'; head -c 1000000 /dev/zero; printf 'TAIL'; echo ERR >&2; exit 3"
     outcome = asyncio.run(run_one(permit(script, head_bytes=4, tail_bytes=7)))
     assert outcome.stdout.head == b"HEAD"
@@ -136,9 +143,7 @@ def test_a_chain_that_forks_and_exits_is_caught(
     assert processes_in(work) == []
 
 
-def test_a_stream_over_its_limit_ends_the_run_on_request(
-    run_one: Runs, permit: MakePermit
-) -> None:
+def test_a_stream_over_its_limit_ends_the_run_on_request(run_one: Runs, permit: MakePermit) -> None:
     outcome = asyncio.run(
         run_one(permit("yes", head_bytes=100, tail_bytes=100, on_limit=OnLimit.KILL))
     )
@@ -180,9 +185,7 @@ def test_the_search_never_uses_a_relative_entry(
     assert b"planted" not in outcome.stdout.head
 
 
-def test_the_child_sees_its_environment_and_nothing_else(
-    run_one: Runs, permit: MakePermit
-) -> None:
+def test_the_child_sees_its_environment_and_nothing_else(run_one: Runs, permit: MakePermit) -> None:
     outcome = asyncio.run(run_one(permit(argv=["/usr/bin/env"], environment=((b"A", b"1"),))))
     assert outcome.stdout.head == b"A=1\n"
 
@@ -222,9 +225,7 @@ def test_outside_the_roots_nothing_opens(run_one: Runs, permit: MakePermit, tmp_
     secret = tmp_path / "secret"
     secret.write_text("outside")
     confined = asyncio.run(run_one(permit(f"cat {secret}")))
-    control = asyncio.run(
-        run_one(permit(f"cat {secret}", confinement=Confinement.UNCONFINED))
-    )
+    control = asyncio.run(run_one(permit(f"cat {secret}", confinement=Confinement.UNCONFINED)))
     assert b"Permission denied" in confined.stderr.head
     assert control.stdout.head == b"outside"
 
@@ -305,7 +306,7 @@ def test_a_killed_runner_is_a_lost_run_and_leaves_nobody(
             run = asyncio.create_task(pool.run(permit(script)))
             while not (work / "on").exists():
                 await asyncio.sleep(0)
-            runner = children_of_this_process()[0]
+            (runner,) = runners_of_this_process()
             os.kill(runner, signal.SIGKILL)
             outcome = await run
             again = await pool.run(permit("echo again"))

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate: from an authenticated request to a Permit, or to a refusal.  Every effect passes here.
+
+The checks narrow, in this order: floors (draining, proof, kill switch), a free place, the ceiling
+as a whole, roots = requested ∩ ceiling, the working directory inside them, limits, environment,
+then the intent record, durable, and only then the Permit.  The verdict is a conjunction: the order
+decides only which reason is told first, and that nothing outside the ceiling is looked at.
+
+A refusal is a BrokerError and is recorded with what was asked for.  Any other exception is a
+refusal too: no Permit was made, and the connection loop records it (server.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from broker.audit import Audit
+from broker.ceiling import Ceiling, canonical, clamp, effective_limits
+from broker.chain import Field, describe_argv
+from broker.environ import Environment, rebuild
+from broker.errors import (
+    BrokerError,
+    CeilingDeniedError,
+    InvalidFieldError,
+    TooManyRunsError,
+)
+from broker.model import (
+    Access,
+    Confinement,
+    ExecOp,
+    ExecRequest,
+    Limits,
+    Network,
+    OnLimit,
+    Principal,
+    Reason,
+    Root,
+)
+from broker.operations import op_sha256
+from broker.paths import contains
+from broker.permit import Permit, _mint
+
+SCRATCH = b"/\0scratch"
+"""Stands for the run's private directory, whose name is known only when a runner is chosen.
+
+No request can hold these bytes: a NUL is refused in every path and value."""
+
+AUDIT_SCRIPT_BYTES = 4096
+AUDIT_ROOTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who asks, and the id under which the answer is recorded."""
+
+    principal: Principal
+    audit_id: str
+
+    def fields(self) -> dict[str, Field]:
+        return {
+            "audit_id": self.audit_id,
+            "principal": self.principal.name,
+            "transport": self.principal.transport,
+            "peer_uid": self.principal.peer_uid,
+            "peer_pid": self.principal.peer_pid,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whose processes runs are, from the password database."""
+
+    user: bytes
+    home: bytes
+    shell: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A Permit, and the number of the intent record that its outcome refers to."""
+
+    permit: Permit[ExecOp]
+    intent_seq: int
+
+
+class Gate:
+    """Decides under the ceiling in force.  `ceiling` is replaced whole at a reload.
+
+    `objection` returns what stands against any run at all, or None.  `places` counts the runs that
+    are on or being decided about, the one that asks included.
+    """
+
+    def __init__(
+        self,
+        *,
+        audit: Audit,
+        ceiling: Ceiling,
+        account: Account,
+        inherited: Mapping[bytes, bytes],
+        objection: Callable[[], BrokerError | None],
+        places: Callable[[], int],
+    ) -> None:
+        self.ceiling = ceiling
+        self._audit = audit
+        self._account = account
+        self._inherited = dict(inherited)
+        self._objection = objection
+        self._places = places
+        self._plain: dict[str, Environment] = {}
+
+    async def authorise(self, who: Who, request: ExecRequest) -> Admitted:
+        """Returns leave to run, after the intent is on the disk.
+
+        Raises the BrokerError that says why not; it has been recorded as `exec.denied`.
+        """
+        op = self.decide(who, request)
+        intent = {**who.fields(), **op_fields(op)}
+        seq = await self._audit.append("exec.intent", intent)
+        return Admitted(_mint(op, who.audit_id), seq)
+
+    def plan(self, who: Who, request: ExecRequest) -> ExecOp:
+        """The same decision, recorded as `exec.plan`; nothing can run by it and nothing is used."""
+        op = self.decide(who, request)
+        self._audit.append_lazy("exec.plan", {**who.fields(), **op_fields(op)})
+        return op
+
+    async def authorise_self_check(self, audit_id: str, argv: tuple[bytes, ...], stdin: bytes,
+                                   limits: Limits) -> Admitted:  # fmt: skip
+        """Leave for the broker's own proof: `argv`, and nothing but it, in the barest sandbox.
+
+        Takes nothing from the ceiling, so that the proof does not depend on what is granted, and
+        is sandboxed although the ceiling may say unconfined.
+        """
+        op = ExecOp(
+            argv=argv, script=None, cwd=b"/", environment=(), environment_base="none", stripped=(),
+            roots=(Root(argv[0], Access.EXEC),), baseline=False, network=Network.OPEN,
+            confinement=Confinement.SANDBOXED, limits=limits, stdin=stdin, on_limit=OnLimit.KILL,
+            scratch=SCRATCH, label="self-check", op_sha256=op_sha256(ExecRequest(argv=argv)),
+        )  # fmt: skip
+        who = Who(Principal("self-check", "none"), audit_id)
+        seq = await self._audit.append("selfcheck.intent", {**who.fields(), **op_fields(op)})
+        return Admitted(_mint(op, audit_id), seq)
+
+    # ---- the decision ----
+
+    def decide(self, who: Who, request: ExecRequest) -> ExecOp:
+        """Every check but the intent record.  A refusal is recorded here, whoever asked."""
+        try:
+            return self._decide(request)
+        except BrokerError as refusal:
+            self.record_denial(who, request, refusal)
+            raise
+
+    def _decide(self, request: ExecRequest) -> ExecOp:
+        ceiling = self.ceiling
+        self._refuse_closed(ceiling)
+        roots = _roots(request, ceiling)
+        cwd = _working_directory(request.cwd, roots, ceiling)
+        limits = effective_limits(request, ceiling)
+        environment = self._environment(request, ceiling)
+        return ExecOp(
+            argv=request.argv,
+            script=request.script,
+            cwd=cwd,
+            environment=tuple(environment.env.items()),
+            environment_base=environment.base,
+            stripped=environment.stripped,
+            roots=roots,
+            baseline=ceiling.baseline,
+            network=ceiling.network,
+            confinement=ceiling.confinement,
+            limits=limits,
+            stdin=request.stdin,
+            on_limit=request.on_limit,
+            scratch=SCRATCH,
+            label=request.label,
+            op_sha256=op_sha256(request),
+        )
+
+    def _refuse_closed(self, ceiling: Ceiling) -> None:
+        objection = self._objection()
+        if objection is not None:
+            raise objection
+        if ceiling.deny_code is not None:
+            raise CeilingDeniedError(
+                ceiling.deny_code.value,
+                "the operator's ceiling allows nothing; `host-broker status` says why",
+            )
+        if self._places() > ceiling.limits.max_runs:
+            raise TooManyRunsError(ceiling.limits.max_runs)
+
+    def _environment(self, request: ExecRequest, ceiling: Ceiling) -> Environment:
+        unconfined = ceiling.confinement is Confinement.UNCONFINED
+        base = "login" if unconfined else ceiling.environment
+        if not request.env and base in self._plain:
+            return self._plain[base]
+        environment = rebuild(
+            base,
+            home=self._account.home,
+            user=self._account.user,
+            shell=self._account.shell,
+            scratch=SCRATCH,
+            inherited=self._inherited,
+            overrides=request.env,
+        )
+        if not request.env:
+            self._plain[base] = environment
+        return environment
+
+    def record_denial(self, who: Who, request: ExecRequest, refusal: BrokerError) -> None:
+        """A refusal as an event: what was asked for, what stood against it, what was missing."""
+        self._audit.append_lazy(
+            "exec.denied",
+            {
+                **who.fields(),
+                **_command_fields(request.argv, request.script),
+                "cwd": request.cwd,
+                "roots": root_fields(request.roots or ()),
+                "env_names": [name for name, _ in request.env],
+                "label": request.label,
+                "op_sha256": op_sha256(request),
+                "code": refusal.code,
+                "detail": refusal.detail,
+                "details": refusal.details,
+            },
+        )
+
+
+def _roots(request: ExecRequest, ceiling: Ceiling) -> tuple[Root, ...]:
+    roots = clamp(request.roots, ceiling)
+    if request.roots and not roots:
+        raise CeilingDeniedError(
+            Reason.NO_ROOT_LEFT.value,
+            "none of the requested roots lies under the ceiling with the access asked for",
+            field="roots",
+        )
+    return roots
+
+
+def _working_directory(asked: bytes | None, roots: tuple[Root, ...], ceiling: Ceiling) -> bytes:
+    """Where the directory really is, if that is inside the effective roots.
+
+    First by name alone, so that outside of the roots nothing is looked at and "exists" cannot be
+    told from "does not"; then as the kernel resolves it.  Not given: the private scratch directory.
+    """
+    if asked is None:
+        return SCRATCH
+    named = canonical(asked, ceiling)
+    _refuse_outside(named, roots)
+    try:
+        directory_fd = os.open(named, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        _refuse_outside(os.path.realpath(named), roots)
+        raise InvalidFieldError("cwd", "is not a directory that can be entered") from error
+    try:
+        real = os.readlink(b"/proc/self/fd/%d" % directory_fd)
+    finally:
+        os.close(directory_fd)
+    _refuse_outside(real, roots)
+    return real
+
+
+def _refuse_outside(path: bytes, roots: tuple[Root, ...]) -> None:
+    if not any(contains(root.path, path) for root in roots):
+        raise CeilingDeniedError(
+            Reason.CWD_OUTSIDE_CEILING.value,
+            "cwd is outside the roots of this run",
+            field="cwd",
+        )
+
+
+# --- what is recorded -----------------------------------------------------------------------------
+
+
+def op_fields(op: ExecOp) -> dict[str, Field]:
+    """What a record tells of an operation: never values of the environment, never its stdin."""
+    return {
+        **_command_fields(op.argv, op.script),
+        "cwd": None if op.cwd == op.scratch else op.cwd,
+        "environment_base": op.environment_base,
+        "stripped": list(op.stripped),
+        "roots": root_fields(op.roots),
+        "baseline": op.baseline,
+        "network": op.network.value,
+        "confinement": op.confinement.value,
+        "timeout_ms": op.limits.timeout_ms,
+        "stdin_bytes": len(op.stdin),
+        "label": op.label,
+        "op_sha256": op.op_sha256,
+    }
+
+
+def _command_fields(argv: tuple[bytes, ...] | None, script: bytes | None) -> dict[str, Field]:
+    if argv is not None:
+        return describe_argv(argv)
+    return {
+        ("script" if name == "argv" else "script_cut"): value
+        for name, value in describe_argv((script or b"",), AUDIT_SCRIPT_BYTES).items()
+    }
+
+
+def root_fields(roots: tuple[Root, ...]) -> list[Field]:
+    """`[path, "read write"]` of the first AUDIT_ROOTS roots, and the number of the rest."""
+    shown: list[Field] = [[root.path, access_words(root.access)] for root in roots[:AUDIT_ROOTS]]
+    if len(roots) > AUDIT_ROOTS:
+        shown.append(len(roots) - AUDIT_ROOTS)
+    return shown
+
+
+def access_words(access: Access) -> str:
+    """`read write exec`, of what is in it."""
+    return " ".join(flag.name.lower() for flag in Access if flag in access and flag.name)

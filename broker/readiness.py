@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a command may run now: what is proved at the start, and what must go on holding.
+
+At the start: the helper's self-test (a child confined for real, each denial with its control) and
+the endpoint reach check (reach.py) by the real spawn path.  Unproved means not serving, in both
+confinement modes.  While serving: the helper is still the file that was proved, the ceiling is
+loaded, records can be written, the kill switch is off, the broker is not stopping.  Those are
+looked at again at most once a second, but for the kill switch, which is looked at for every run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.audit import Audit
+from broker.ceiling import Ceiling
+from broker.errors import (
+    AuditUnavailableError,
+    BrokerError,
+    DrainingError,
+    FeatureDisabledError,
+    NotReadyError,
+)
+from broker.model import Reason
+from broker.startup import HelperMissingError, HelperUnprovedError, KernelBelowFloorError
+
+SELFTEST_TIMEOUT_S = 30.0
+CHECK_AGAIN_S = 1.0
+EXIT_KERNEL = 91  # confine(1): this kernel cannot confine
+DETAIL_ROWS = 5
+
+_FIX = "run `confine --selftest` by hand, rebuild with `make build`, see docs/operating.md"
+
+Identity = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The helper as it was proved: which file it is, and what of Landlock it uses."""
+
+    helper: str
+    identity: Identity
+    abi: int
+    errata: int
+    rows: int
+
+    def holds(self) -> bool:
+        """Whether the helper is still that file, unchanged."""
+        try:
+            return _identity(self.helper) == self.identity
+        except OSError:
+            return False
+
+
+class Selftest:
+    """`confine --selftest --json`: started now, judged later; a start has more to do meanwhile."""
+
+    def __init__(self, helper: str) -> None:
+        """Raises HelperMissingError if there is nothing that can be started."""
+        self._helper = helper
+        try:
+            self._identity = _identity(helper)
+            self._process = subprocess.Popen(
+                [helper, "--selftest", "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={"TMPDIR": os.environ.get("TMPDIR", "/tmp")},  # noqa: S108
+            )
+        except OSError as error:
+            raise HelperMissingError(
+                f"cannot run the helper {helper!r}: {error.strerror}", _FIX
+            ) from error
+
+    def finish(self) -> Proof:
+        """Waits for the proof.  Raises KernelBelowFloorError or HelperUnprovedError."""
+        with self._process as process:
+            try:
+                output, errors = process.communicate(timeout=SELFTEST_TIMEOUT_S)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                raise HelperUnprovedError(
+                    f"the self-test of {self._helper!r} did not end in {SELFTEST_TIMEOUT_S:g} s",
+                    _FIX,
+                ) from error
+        said = errors.decode("utf-8", "replace").strip().removeprefix("confine: ")
+        if process.returncode == EXIT_KERNEL:
+            raise KernelBelowFloorError(
+                f"this kernel cannot confine: {said}",
+                "boot Linux 6.2 or newer with Landlock enabled (lsm=landlock,…)",
+            )
+        return self._judge(output, process.returncode, said)
+
+    def _judge(self, output: bytes, status: int, said: str) -> Proof:
+        try:
+            report = json.loads(output.decode("utf-8", "surrogateescape"))
+            rows, ok, abi, errata = (report[key] for key in ("rows", "ok", "abi", "errata"))
+            failed = [row["name"] for row in rows if not row["ok"] and not row["skipped"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise HelperUnprovedError(
+                f"{self._helper!r} gave no proof (exit status {status}): {said or error}", _FIX
+            ) from error
+        if status != 0 or ok is not True or failed or not rows:
+            names = ", ".join(failed[:DETAIL_ROWS]) or f"exit status {status}"
+            raise HelperUnprovedError(
+                f"{self._helper!r} does not enforce on this machine: {names}", _FIX
+            )
+        return Proof(self._helper, self._identity, int(abi), int(errata), len(rows))
+
+
+def _identity(path: str) -> Identity:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class Readiness:
+    """The floors while serving, by name: true where one holds.  `draining` is set once."""
+
+    def __init__(
+        self, *, proof: Proof, audit: Audit, kill_switch: str, ceiling: Callable[[], Ceiling]
+    ) -> None:
+        self.draining = False
+        self._proof = proof
+        self._audit = audit
+        self._kill_switch = kill_switch
+        self._ceiling = ceiling
+        self._checked_at = 0.0
+        self._checks: dict[str, bool] = {}
+
+    def checks(self) -> dict[str, bool]:
+        """Every floor, looked at within the last second."""
+        now = time.monotonic()
+        if not self._checks or now - self._checked_at >= CHECK_AGAIN_S:
+            self._checks = self._look()
+            self._checked_at = now
+        return self._checks
+
+    def known(self) -> dict[str, bool]:
+        """Every floor as it was last seen; looks at nothing."""
+        return self._checks
+
+    def refresh(self) -> None:
+        """Forgets what was seen: something is known to have changed."""
+        self._checks = {}
+        self.checks()
+
+    def killed(self) -> bool:
+        """Whether the operator's kill switch is on: any file of its name, whatever it is."""
+        return os.path.lexists(self._kill_switch)
+
+    def _look(self) -> dict[str, bool]:
+        return {
+            "helper_selftest": self._proof.holds(),
+            "socket_classes": True,  # nothing was served before it held
+            "ceiling_loaded": self._ceiling().deny_code in (None, Reason.CEILING_EMPTY),
+            "audit_writable": self._audit.failure is None,
+            "kill_switch": not self.killed(),
+            "draining": not self.draining,
+        }
+
+    def objection(self) -> BrokerError | None:
+        """What stands against running anything.  A ceiling that denies is the gate's to tell."""
+        if self.draining:
+            return DrainingError()
+        if self.killed():
+            return FeatureDisabledError(Reason.KILL_SWITCH.value)
+        if self._audit.failure is not None:
+            return AuditUnavailableError()
+        if not self.checks()["helper_selftest"]:
+            return NotReadyError(["helper_selftest"])
+        return None
