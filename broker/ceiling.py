@@ -500,7 +500,7 @@ class _Reader:
     def _where(self, key: str) -> str:
         """The line a key is set on; the key alone where it is spelled in an unusual way."""
         line = re.search(
-            rf"^[ \t]*(?:\[[ \t]*)?[\"']?{re.escape(key)}[\"']?[ \t]*[]=.]",
+            rf"^[ \t]*(?:\[+[ \t]*)?[\"']?{re.escape(key)}[\"']?[ \t]*[]=.]",
             self._text,
             re.MULTILINE,
         )
@@ -538,9 +538,9 @@ def _parsed(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as bad:
-        why, _, at = str(bad).rpartition(" (at ")
+        why, _, at = str(bad).partition(" (at ")
         raise CeilingError(
-            "the file", at.rstrip(")") or "end of file", f"is not TOML: {why}", "correct it"
+            "the file", at.rstrip(")") or "some line", f"is not TOML: {why}", "correct it"
         ) from bad
     except RecursionError as bad:
         raise CeilingError("the file", "some line", "is nested too deeply", "correct it") from bad

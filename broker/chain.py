@@ -26,6 +26,7 @@ that is seen only against a head kept elsewhere (`kept` of verify()).
 from __future__ import annotations
 
 import base64
+import contextlib
 import enum
 import hashlib
 import json
@@ -330,53 +331,67 @@ def verify(directory: Path, *, kept: Link | None = None) -> Verdict:
     Reads only, and may run beside the writer.  Raises OSError if the directory or a file of it
     cannot be read.
     """
-    with ExitStack() as stack:
-        directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        stack.callback(os.close, directory_fd)
+    directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         for _ in range(_VERIFY_ATTEMPTS):
-            before = _snapshot(directory_fd)
-            verdict = _verify(directory_fd, *before, kept)
-            # A log that went on, closed or changed files meanwhile was read across the change.
-            if verdict.ok or _snapshot(directory_fd) == before:
+            head = _read_head_if_any(directory_fd)
+            verdict = _verify(directory_fd, head, kept)
+            # A log that was closed or opened meanwhile does not match the head read before.
+            if verdict.ok or _read_head_if_any(directory_fd) == head:
                 break
         return verdict
+    finally:
+        os.close(directory_fd)
 
 
-def _snapshot(directory_fd: int) -> tuple[Head | None, bool, list[str]]:
+def _read_head_if_any(directory_fd: int) -> Head | str:
     try:
-        return read_head(directory_fd), True, segments(directory_fd)
+        return read_head(directory_fd) or f"{HEAD_NAME} is malformed"
     except FileNotFoundError:
-        return None, False, segments(directory_fd)
+        return f"{HEAD_NAME} is missing"
 
 
-def _verify(
-    directory_fd: int, head: Head | None, present: bool, finished: list[str], kept: Link | None
-) -> Verdict:
-    if head is None:
-        detail = f"{HEAD_NAME} is {'malformed' if present else 'missing'}"
-        return Verdict(False, 0, GENESIS, detail)
-    anchors = {head.link.seq: head.link.hash} | ({} if kept is None else {kept.seq: kept.hash})
+def _verify(directory_fd: int, head: Head | str, kept: Link | None) -> Verdict:
+    """The head was read before: what is read from here on is at least as new."""
+    if isinstance(head, str):
+        return Verdict(False, 0, GENESIS, head)
     if kept is not None and kept.seq == head.link.seq and kept != head.link:
         return Verdict(False, 0, GENESIS, f"record {kept.seq} is not the kept one", kept.seq)
+    anchors = {link.seq: link.hash for link in (head.link, kept) if link is not None}
     if anchors.get(0, GENESIS_HASH) != GENESIS_HASH:
         return Verdict(False, 0, GENESIS, f"{HEAD_NAME} is malformed")
-    last, count = GENESIS, 0
-    found = Walk(GENESIS, 0, 0, Rest.NOTHING)
-    for name in [*finished, LOG_NAME]:
+    count, found = 0, Walk(GENESIS, 0, 0, Rest.NOTHING)
+    for file in _files(directory_fd):
         if found.rest is not Rest.NOTHING:
-            return _broken(last, count, found.detail or "is missing: the file before it was cut")
-        found = _walk_file(directory_fd, name, last, anchors)
-        last, count = found.last, count + found.count
-    return _judge(found, count, head, kept)
+            break  # what a finished file ends with is a record
+        found = walk(file, found.last, anchors)
+        count += found.count
+    else:
+        return _judge(found, count, head, kept)
+    return _broken(found.last, count, found.detail)
 
 
-def _walk_file(directory_fd: int, name: str, after: Link, anchors: Mapping[int, str]) -> Walk:
-    try:
-        fd = os.open(name, READING, dir_fd=directory_fd)
-    except FileNotFoundError:
-        return Walk(after, 0, 0, Rest.NOTHING)
-    with open(fd, "rb", buffering=1 << 18) as file:
-        return walk(file, after, anchors)
+def _files(directory_fd: int) -> Iterator[BinaryIO]:
+    """Opens one file after the other, oldest first, as they were at one moment.
+
+    The newest is opened before the others are listed: if it is finished meanwhile, it is among
+    them under its new name, and perhaps others behind it, which are left out.
+    """
+    with ExitStack() as stack:
+        newest: BinaryIO | None = None
+        with contextlib.suppress(FileNotFoundError):  # between two files
+            newest = stack.enter_context(_open(directory_fd, LOG_NAME))
+        for name in segments(directory_fd):
+            with _open(directory_fd, name) as file:
+                if newest and os.path.samestat(os.fstat(file.fileno()), os.fstat(newest.fileno())):
+                    break
+                yield file
+        if newest:
+            yield newest
+
+
+def _open(directory_fd: int, name: str) -> BinaryIO:
+    return open(os.open(name, READING, dir_fd=directory_fd), "rb", buffering=1 << 18)
 
 
 def _judge(found: Walk, count: int, head: Head, kept: Link | None) -> Verdict:
@@ -401,12 +416,10 @@ def records(directory: Path) -> Iterator[dict[str, object]]:
     """Yields the records, oldest first, as far as lines are whole.  Does not verify them."""
     directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        names = [*segments(directory_fd), LOG_NAME]
-    finally:
-        os.close(directory_fd)
-    for name in names:
-        with open(directory / name, "rb") as file:
+        for file in _files(directory_fd):
             for line in file:
                 if not line.endswith(b"\n") or b"\0" in line:
                     return
                 yield json.loads(line)
+    finally:
+        os.close(directory_fd)

@@ -122,7 +122,7 @@ def listen_unix(directory_fd: int, name: str, group_id: int | None) -> UnixListe
     `group_id` may connect besides the owner; None leaves the directory's or our own group.
     Raises SocketOccupiedError if what stands at `name` is not a socket.
     """
-    _refuse_occupied(directory_fd, name)
+    refuse_occupied(directory_fd, name)
     temporary = f".{name}.{os.getpid()}"
     _remove(directory_fd, temporary)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -141,7 +141,8 @@ def listen_unix(directory_fd: int, name: str, group_id: int | None) -> UnixListe
     return UnixListener(sock, directory_fd, name, (found.st_dev, found.st_ino))
 
 
-def _refuse_occupied(directory_fd: int, name: str) -> None:
+def refuse_occupied(directory_fd: int, name: str) -> None:
+    """Raises SocketOccupiedError if something that is not a socket stands at `name`."""
     try:
         found = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -200,13 +201,13 @@ def _where(host: str) -> str:
 
     with IPRoute() as route:
         names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in route.get_links()}
-        found = {
-            names[row["index"]]: row.get_attr("IFA_ADDRESS")
-            for row in route.get_addr()
-            if ip.is_unspecified or row.get_attr("IFA_ADDRESS") == str(ip)
-        }
-    places = ", ".join(f"{address} on {name}" for name, address in sorted(found.items()))
-    return f" (it would be reachable at {places})" if places else ""
+        rows = [(row.get_attr("IFA_ADDRESS"), names[row["index"]]) for row in route.get_addr()]
+    found = [
+        f"{address} on {name}"
+        for address, name in sorted(rows)
+        if ip.is_unspecified or address == str(ip)
+    ]
+    return f" (it would be reachable at {', '.join(found)})" if found else ""
 
 
 def listen_tcp(address: str) -> socket.socket:

@@ -65,8 +65,7 @@ class LogFile:
         self.end = end
         self.sound = True
         self._reserved = end
-        self._last = last  # written, and below the one the head file names
-        self._head: Link | None = None
+        self._last = last
         self._first_seq = 1
         self._unsynced_since: float | None = None
         self._head_since: float | None = None
@@ -94,9 +93,14 @@ class LogFile:
             self._unsynced_since = time.monotonic()
 
     def sync(self) -> None:
-        """Everything written is on the disk when this returns."""
+        """Everything written is on the disk, and named by the head, when this returns.
+
+        The head itself may reach the disk later, but survives the end of this process.
+        """
         os.fdatasync(self._log_fd)
         self._unsynced_since = None
+        self._write_head(closed=False)
+        self._head_since = self._head_since or time.monotonic()
 
     def due_in_s(self) -> float | None:
         """Until when something must be flushed though nobody asks; None if nothing is waiting."""
@@ -108,13 +112,10 @@ class LogFile:
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def settle(self) -> None:
-        """What nobody waits for: the head after a flush, late flushes, space for what comes."""
+        """What nobody waits for: late flushes, and space for what comes."""
         now = time.monotonic()
         if self._unsynced_since is not None and now >= self._unsynced_since + LAZY_S:
             self.sync()
-        if self._unsynced_since is None and self._head != self._last:
-            self._write_head(closed=False)
-            self._head_since = self._head_since or now
         if self._head_since is not None and now >= self._head_since + HEAD_S:
             os.fdatasync(self._head_fd)
             self._head_since = None
@@ -139,7 +140,8 @@ class LogFile:
 
     def mark(self, *, closed: bool) -> None:
         """Makes all records durable, then the head that names the last of them."""
-        self.sync()
+        os.fdatasync(self._log_fd)
+        self._unsynced_since = None
         self._write_head(closed=closed)
         os.fdatasync(self._head_fd)
         self._head_since = None
@@ -155,7 +157,6 @@ class LogFile:
 
     def _write_head(self, *, closed: bool) -> None:
         os.pwrite(self._head_fd, Head(self._last, closed).line(), 0)
-        self._head = self._last
 
     def _reserve(self, needed: int) -> None:
         """Writes NULs up to a multiple of RESERVE_BYTES beyond `needed`.

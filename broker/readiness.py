@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import sandbox
 from broker.audit import Audit
 from broker.ceiling import Ceiling
 from broker.errors import (
@@ -55,6 +56,14 @@ class Proof:
             return _identity(self.helper) == self.identity
         except OSError:
             return False
+
+
+def helper_path() -> str:
+    """The helper of this installation.  Raises HelperMissingError."""
+    try:
+        return str(sandbox.helper_path())
+    except FileNotFoundError as error:
+        raise HelperMissingError(str(error), _FIX) from error
 
 
 class Selftest:

@@ -80,6 +80,7 @@ class Call:
     who: Who
     connection: Connection
     intent_seq: int | None = None
+    request: ExecRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

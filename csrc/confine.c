@@ -46,24 +46,24 @@ static void put_null(int fd)
 		(void)close(null); /* nothing was written */
 }
 
-/* A Unix socket that is not connected, or of a datagram type, can be aimed at any other by address,
- * past the filter's refusal to create one. */
-static int is_way_out(int fd)
+/* A socket that is not connected, or of a datagram type, can be aimed at any other of its family by
+ * address. The filter refuses only to create one. */
+static int is_way_out(int fd, int net_none)
 {
 	struct sockaddr_storage peer;
-	socklen_t length = sizeof(int), peer_length = sizeof(peer);
+	socklen_t peer_length = sizeof(peer), length = sizeof(int);
 	int domain = 0, type = 0;
 	struct stat status;
 
 	if (fstat(fd, &status) < 0 || !S_ISSOCK(status.st_mode))
 		return 0;
-	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) < 0 || domain != AF_UNIX)
+	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain != AF_UNIX &&
+	    !net_none)
 		return 0;
-	length = sizeof(int);
 	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) < 0 ||
 	    (type != SOCK_STREAM && type != SOCK_SEQPACKET))
 		return 1;
-	return getpeername(fd, (struct sockaddr *)&peer, &peer_length) < 0 && errno == ENOTCONN;
+	return getpeername(fd, (struct sockaddr *)&peer, &peer_length) < 0;
 }
 
 /* Every number below 3 is taken before anything else is opened, so that no descriptor of ours ever
@@ -81,14 +81,14 @@ static void open_stdio(void)
 	}
 }
 
-static void close_ways_out(void)
+static void close_ways_out(int net_none)
 {
 	for (int fd = 0; fd < 3; fd++) {
-		if (!is_way_out(fd))
+		if (!is_way_out(fd, net_none))
 			continue;
-		report("stdio: descriptor %d is a Unix socket that can be aimed at another one; "
-		       "the command gets"
-		       " /dev/null instead (use a pipe)",
+		report("stdio: descriptor %d is a socket that could be aimed elsewhere, giving the "
+		       "command "
+		       "/dev/null instead; use a pipe or a connected stream socket",
 		       fd);
 		put_null(fd);
 	}
@@ -250,7 +250,7 @@ static void run(const struct confine_options *options, struct confinement *confi
 	struct sandbox_failure failure;
 	long error;
 
-	close_ways_out();
+	close_ways_out((options->flags & CONFINE_NET_NONE) != 0);
 	if (must_split(options))
 		split(options);
 	if (sandbox_confine_self(&confinement->plan, &failure))

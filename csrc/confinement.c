@@ -133,23 +133,21 @@ static void refuse_root(const struct confine_root *root, int error,
 	       strerror(-error), errno_name(-error), fix);
 }
 
-/* The command finds a path missing, unreadable for its user or odd just as it does outside. */
+/* Missing, or out of the caller's reach, and so out of the command's, which has no more rights. */
 static int is_absent(int error)
 {
-	return error == -ENOENT || error == -ENOTDIR || error == -EACCES || error == -ELOOP;
+	return error == -ENOENT || error == -ENOTDIR || error == -EACCES;
 }
 
+/* A row of the baseline that is a dangling or circular link is one that this system does not have.
+ */
 static int open_one(const struct confine_root *root, int *ret_fd)
 {
-	struct openroot_failure failure = {0};
-	int error;
+	struct openroot_failure failure = {NULL, NULL};
+	const int error = root->option ? openroot(root->path, ret_fd, &failure)
+				       : openroot_system(root->path, ret_fd);
 
-	if (!root->option) {
-		error = openroot_system(root->path, ret_fd);
-		return is_absent(error) ? -ENOENT : error;
-	}
-	error = openroot(root->path, ret_fd, &failure);
-	if (error && !(root->optional && (error == -ENOENT || error == -ENOTDIR)))
+	if (error && !(root->optional && is_absent(error)) && (root->option || error != -ELOOP))
 		refuse_root(root, error, &failure);
 	return error;
 }

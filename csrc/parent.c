@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The process that stays behind; see parent.h.
+ * The processes that stay behind; see parent.h.
  *
- * It is outside the command's domain, so the command can neither trace it nor (Landlock ABI 6)
- * signal it, and it never runs anything of the command.  It needs no terminal handling when the
- * command has a session of its own: keys that make signals reach this process alone and are passed
- * on.  With the terminal shared, both are in one process group: what the kernel sends goes to both,
- * so that only what somebody sent to this process is passed on.
+ * Theory of operation.  There are two.  The front is the process that the caller knows: it passes
+ * on the signals that it gets and exits with the status of the command.  The supervisor is its
+ * child and the parent of the command, and asks the kernel to be told when the front dies: so the
+ * end of the front, by SIGKILL as well, is the end of the command.  The usual way, PR_SET_PDEATHSIG
+ * in the command itself, is one that the command can undo.
+ *
+ * Both are outside the command's domain: the command can neither trace them nor (Landlock ABI 6)
+ * signal them.  A command with a session of its own gets no signal from the terminal's keys; the
+ * front does, and passes them on.  With the terminal shared, all are in one process group and the
+ * kernel signals all of it, so that only what somebody sent to the front itself is passed on.
  */
 #include "parent.h"
 
@@ -23,53 +28,35 @@
 #include "supervise.h"
 
 #define KILL_LIMIT_MS \
-	5000 /* for what is left; only uninterruptible sleep takes longer than some ms */
+	5000 /* for what is left; only uninterruptible sleep takes more than some ms */
+#define FRONT_DIED SIGRTMAX /* nobody else's */
 
 static const int forwarded[] = {SIGINT,  SIGTERM, SIGHUP,   SIGQUIT,
 				SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT};
 
 /* A signal that the caller ignores (nohup, a background shell) stays unheard here as well. */
-static int is_ignored(int signal)
+static int is_ignored(int number)
 {
 	struct sigaction action;
 
-	return sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+	return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 static void choose_signals(int flags, sigset_t *ret_signals)
 {
-	(void)sigemptyset(ret_signals); /* these three fail only for numbers that are no signals */
+	(void)sigemptyset(ret_signals); /* these fail only for numbers that are no signals */
 	for (size_t i = 0; i < sizeof(forwarded) / sizeof(*forwarded); i++) {
 		if (!is_ignored(forwarded[i]))
 			(void)sigaddset(ret_signals, forwarded[i]);
 	}
-	/* ^Z: with the terminal shared the kernel stops both of us; else we stop the command. */
+	/* ^Z: with the terminal shared the kernel stops all of us; else we stop the command. */
 	if (!(flags & PARENT_TERMINAL) && !is_ignored(SIGTSTP))
 		(void)sigaddset(ret_signals, SIGTSTP);
 	(void)sigaddset(ret_signals, SIGCHLD);
+	(void)sigaddset(ret_signals, FRONT_DIED);
 }
 
-static void pass_on(pid_t child, int flags, const siginfo_t *info)
-{
-	int signal = info->si_signo;
-
-	if (flags & PARENT_TERMINAL) {
-		if (info->si_code <= 0) /* from a process: kill, sigqueue */
-			(void)kill(child, signal);
-		return;
-	}
-	/* A stop by SIGTSTP is ignored in a group whose session has no terminal. */
-	if (signal == SIGTSTP)
-		signal = SIGSTOP;
-	/* The group exists once the child has called setsid. Neither can fail but for a dead child.
-	 */
-	if (kill(-child, signal) < 0)
-		(void)kill(child, signal);
-	if (signal == SIGSTOP)
-		(void)raise(SIGSTOP); /* until the shell's SIGCONT, which comes by here next */
-}
-
-/* Reaps all that has ended. Returns whether the command is among them. */
+/* Reaps all that has ended. Returns whether `child` is among them. */
 static int reap(pid_t child, int *ret_status)
 {
 	int status;
@@ -78,7 +65,8 @@ static int reap(pid_t child, int *ret_status)
 		const pid_t pid = waitpid(-1, &status, WNOHANG);
 
 		if (pid == child) {
-			*ret_status = status;
+			*ret_status =
+				WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 			return 1;
 		}
 		if (pid <= 0 && !(pid < 0 && errno == EINTR))
@@ -86,61 +74,119 @@ static int reap(pid_t child, int *ret_status)
 	}
 }
 
-static int attend(pid_t child, int flags, const sigset_t *signals)
+static void next_signal(const sigset_t *signals, siginfo_t *ret_info)
 {
-	siginfo_t info;
-	int status;
-
-	for (;;) {
-		if (sigwaitinfo(signals, &info) < 0)
-			continue; /* EINTR: stopped and continued */
-		if (info.si_signo != SIGCHLD)
-			pass_on(child, flags, &info);
-		else if (reap(child, &status))
-			return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-	}
+	while (sigwaitinfo(signals, ret_info) < 0)
+		; /* EINTR: stopped and continued */
 }
 
 static void kill_the_rest(void)
 {
 	if (supervise_kill(-1, KILL_LIMIT_MS) == -ETIMEDOUT)
-		report("end: some processes of the command could not be ended in %d s "
-		       "(uninterruptible sleep),"
-		       " going on without them",
+		report("end: some processes of the command do not end (uninterruptible sleep), "
+		       "ignoring "
+		       "them after %d s",
 		       KILL_LIMIT_MS / 1000);
 }
 
-/* The child must not outlive a parent that is killed. A parent that died before the request shows
- * in getppid(2). Landlock, no_new_privs and dropped capabilities leave the setting in force. */
-static void die_with(pid_t parent)
+/* ---- the supervisor ---- */
+
+/* The process group exists once the command has called setsid; kill fails only for a dead command.
+ */
+static void signal_command(pid_t command, int flags, int number)
 {
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
-		_exit(CONFINE_SETUP);
+	if ((flags & PARENT_TERMINAL) || kill(-command, number) < 0)
+		(void)kill(command, number);
+}
+
+/* Returns the status of the command when it has ended. */
+static int supervise(pid_t command, int flags, const sigset_t *signals)
+{
+	const pid_t front = getppid();
+	siginfo_t info;
+	int status;
+
+	for (;;) {
+		next_signal(signals, &info);
+		if (info.si_signo == SIGCHLD && reap(command, &status))
+			return status;
+		if (info.si_signo == FRONT_DIED)
+			signal_command(command, flags, SIGKILL);
+		else if (info.si_signo == SIGTSTP) /* ignored by a group without a terminal */
+			signal_command(command, flags, SIGSTOP);
+		else if (info.si_signo != SIGCHLD && info.si_pid == front)
+			signal_command(command, flags, info.si_signo);
+	}
+}
+
+/* Returns 0 in the command-to-be. */
+static int run_supervisor(pid_t front, int flags, const sigset_t *signals)
+{
+	if (prctl(PR_SET_PDEATHSIG, FRONT_DIED) < 0 || getppid() != front)
+		_exit(CONFINE_SETUP);                   /* nobody is there to tell */
+	if (!(flags & PARENT_TERMINAL) && setsid() < 0) /* out of reach of the terminal's keys */
+		return -errno;
+	if ((flags & PARENT_REAP) && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+		return -errno;
+
+	const pid_t command = fork();
+
+	if (command <= 0)
+		return command < 0 ? -errno : 0;
+	/* Pipes that were left open here must not look open to whoever reads them. */
+	(void)raw3(NR_close_range, 3, ~0U, 0);
+
+	const int status = supervise(command, flags, signals);
+
+	if (flags & PARENT_REAP)
+		kill_the_rest();
+	_exit(status);
+}
+
+/* ---- the front ---- */
+
+static int wait_for_supervisor(pid_t supervisor, int flags, const sigset_t *signals)
+{
+	siginfo_t info;
+	int status;
+
+	for (;;) {
+		next_signal(signals, &info);
+		if (info.si_signo == SIGCHLD) {
+			if (reap(supervisor, &status))
+				return status;
+			continue;
+		}
+		/* si_code: positive from the kernel (the terminal), else from a process */
+		if (!(flags & PARENT_TERMINAL) || info.si_code <= 0)
+			(void)kill(supervisor, info.si_signo); /* fails only when it is dead */
+		if (info.si_signo == SIGTSTP)
+			(void)raise(
+				SIGSTOP); /* until the shell's SIGCONT, which comes by here next */
+	}
 }
 
 int parent_split(int flags)
 {
-	const pid_t parent = getpid();
+	const pid_t front = getpid();
 	sigset_t signals;
 
 	choose_signals(flags, &signals);
 	if (sigprocmask(SIG_BLOCK, &signals, NULL) < 0 || signal(SIGCHLD, SIG_DFL) == SIG_ERR)
 		return -errno;
+	/* Should the supervisor be killed, what it leaves comes here. */
 	if ((flags & PARENT_REAP) && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
 		return -errno;
 
-	const pid_t child = fork();
+	const pid_t supervisor = fork();
 
-	if (child < 0)
+	if (supervisor < 0)
 		return -errno;
-	if (child == 0) {
-		die_with(parent);
-		return 0;
-	}
-	/* Pipes that were left open here must not look open to whoever reads them. */
+	if (supervisor == 0)
+		return run_supervisor(front, flags, &signals);
 	(void)raw3(NR_close_range, 3, ~0U, 0);
 
-	const int status = attend(child, flags, &signals);
+	const int status = wait_for_supervisor(supervisor, flags, &signals);
 
 	if (flags & PARENT_REAP)
 		kill_the_rest();

@@ -13,7 +13,7 @@
 #include "internal.h"
 #include "report.h"
 
-#define MAX_ROWS 256
+#define MAX_ROWS 512
 
 /* By bit, as in linux/landlock.h. */
 static const char *const fs_rights[] = {

@@ -29,7 +29,8 @@ enum probe_flags {
 	PROBE_APART = 1,   /* in a process of its own: it may be killed, or change its process */
 	PROBE_SEALED = 2,  /* in WORLD_SEALED instead of WORLD_CONFINED */
 	PROBE_OFFLINE = 4, /* in WORLD_OFFLINE instead of WORLD_CONFINED */
-	PROBE_OUTER = 8,   /* a container's filter, or the kernel's configuration, may refuse it too */
+	PROBE_OUTER =
+		8, /* a container's filter, or the kernel's configuration, may refuse it too */
 	PROBE_SETPCAP = 16, /* about what only CAP_SETPCAP can change */
 	PROBE_ENTRY32 = 32, /* needs the kernel's 32-bit entry */
 };
@@ -49,7 +50,8 @@ struct address {
 	socklen_t length;
 };
 
-/* What a probe may use. Descriptors were opened before the confinement; -1: this kernel has none. */
+/* What a probe may use. Descriptors were opened before the confinement; -1: this kernel has none.
+ */
 struct scene {
 	int32_t host_pid;    /* a process outside, of the same uid */
 	int32_t terminal_fd; /* slave of a pty of our own */

@@ -214,25 +214,20 @@ static int read_line(char line[LINE_BYTES])
 	return 1;
 }
 
-/* 0: every endpoint was tried and reported; 90: a malformed line, named by its number; 92: cannot
- * read or write. Stops at the first malformed line: the caller must not take silence for a refusal.
- */
+/* Returns 0 when every endpoint was tried. Stops at the first malformed line, with another status:
+ * nobody may take silence for a refusal. */
 int reach_main(int argc, char **argv)
 {
 	static char line[LINE_BYTES];
 	static struct endpoint endpoint;
 	(void)argv;
 	if (argc > 1) {
-		(void)fprintf(stderr,
-			      "confine --reach: takes no arguments, reads endpoints from stdin\n");
+		report("--reach takes no arguments; it reads endpoints from stdin");
 		return CONFINE_USAGE;
 	}
 	for (unsigned long number = 1; read_line(line); number++) {
 		if (parse_line(line, &endpoint)) {
-			(void)fprintf(
-				stderr,
-				"confine --reach: line %lu is not 'CLASS path|abstract HEX'\n",
-				number);
+			report("--reach: line %lu is not 'CLASS path|abstract HEX'", number);
 			return CONFINE_USAGE;
 		}
 		try_endpoint(&endpoint);

@@ -2,15 +2,15 @@
  *
  * The self-test: confines children for real and compares every answer with an unconfined control.
  *
- * Five processes are forked.  The host stands for everything outside: it listens on Unix sockets and
- * is there to be signalled and traced.  The worlds build a small tree, take what a careless caller
- * might leave open, confine themselves (the control does not), and go through the table in probes.c,
- * writing answers to a shared page.  The calling process then judges row by row.
+ * Five processes are forked.  The host stands for everything outside: it listens on Unix sockets
+ * and is there to be signalled and traced.  The worlds build a small tree, take what a careless
+ * caller might leave open, confine themselves (the control does not), and go through the table in
+ * probes.c, writing answers to a shared page.  The calling process then judges row by row.
  *
- * Denials come in two forms.  Where the effect is harmless the call is made for real and works in the
- * control.  Where it is not (reboot, kexec, mount), or where a kernel may give the filter's own errno,
- * the call is sealed: a filter installed first, the seal, answers every call with an errno of its
- * own, in the control too.  Of two errnos the kernel takes that of the filter installed last
+ * Denials come in two forms.  Where the effect is harmless the call is made for real and works in
+ * the control.  Where it is not (reboot, kexec, mount), or where a kernel may give the filter's own
+ * errno, the call is sealed: a filter installed first, the seal, answers every call with an errno
+ * of its own, in the control too.  Of two errnos the kernel takes that of the filter installed last
  * (seccomp(2)), so one that is not the seal's is the real filter's, and nothing reaches the kernel
  * whatever the real filter lets through.
  *
@@ -103,11 +103,14 @@ static const struct {
 	const char *path;
 	int is_program; /* 0: an empty file; -1: a directory */
 } tree[] = {
-	{ "inside", -1 },	   { "inside/one", -1 },       { "inside/two", -1 },
-	{ "inside/one/moving", 0 }, { "inside/file", 0 }, { "inside/leaving", 0 },      { "readonly", -1 },
-	{ "readonly/file", 0 },	   { "readonly/program", 1 },  { "programs", -1 },
-	{ "programs/program", 1 }, { "outside", -1 },	       { "outside/file", 0 },
-	{ "outside/doomed", 0 },   { "outside/program", 1 },   { "outside/directory", -1 },
+	{"inside", -1},          {"inside/one", -1},
+	{"inside/two", -1},      {"inside/one/moving", 0},
+	{"inside/file", 0},      {"inside/leaving", 0},
+	{"readonly", -1},        {"readonly/file", 0},
+	{"readonly/program", 1}, {"programs", -1},
+	{"programs/program", 1}, {"outside", -1},
+	{"outside/file", 0},     {"outside/doomed", 0},
+	{"outside/program", 1},  {"outside/directory", -1},
 };
 
 static const struct {
@@ -115,12 +118,12 @@ static const struct {
 	uint32_t access;
 	int optional;
 } grants[] = {
-	{ "inside", SANDBOX_READ | SANDBOX_WRITE, 0 },
-	{ "readonly", SANDBOX_READ, 0 },
-	{ "programs", SANDBOX_EXEC, 0 },
-	{ "/dev/null", SANDBOX_READ | SANDBOX_WRITE, 0 }, /* no DEVICE: its ioctls are refused */
-	{ "/etc/resolv.conf", SANDBOX_READ, 1 },
-	{ "/proc/keys", SANDBOX_READ, 1 },
+	{"inside", SANDBOX_READ | SANDBOX_WRITE, 0},
+	{"readonly", SANDBOX_READ, 0},
+	{"programs", SANDBOX_EXEC, 0},
+	{"/dev/null", SANDBOX_READ | SANDBOX_WRITE, 0}, /* no DEVICE: its ioctls are refused */
+	{"/etc/resolv.conf", SANDBOX_READ, 1},
+	{"/proc/keys", SANDBOX_READ, 1},
 };
 
 static void reset_signals(void)
@@ -130,7 +133,7 @@ static void reset_signals(void)
 		unsigned long flags;
 		void (*restorer)(void);
 		uint64_t mask;
-	} reset = { SIG_DFL, 0, 0, 0 };
+	} reset = {SIG_DFL, 0, 0, 0};
 	const uint64_t none = 0;
 	for (int number = 1; number <= 64; number++) /* SIGKILL, SIGSTOP: EINVAL */
 		raw4(SYS_rt_sigaction, number, (long)&reset, 0, sizeof reset.mask);
@@ -145,7 +148,8 @@ static __attribute__((noreturn)) void leave(void)
 
 static long make_file(const char *path, int is_program)
 {
-	long fd = raw4(SYS_openat, AT_FDCWD, (long)path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+	long fd = raw4(SYS_openat, AT_FDCWD, (long)path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+		       0700);
 	if (fd < 0)
 		return fd;
 	size_t size = is_program ? sandbox_program_size : 0;
@@ -156,7 +160,10 @@ static long make_file(const char *path, int is_program)
 	return written == (long)size ? 0 : -EIO;
 }
 
-static long make_directory(const char *path) { return raw3(SYS_mkdirat, AT_FDCWD, (long)path, 0700); }
+static long make_directory(const char *path)
+{
+	return raw3(SYS_mkdirat, AT_FDCWD, (long)path, 0700);
+}
 
 static long enter_directory(int tree_fd, const char *path)
 {
@@ -192,7 +199,8 @@ static int32_t plant_key(void)
 		return 0;
 	if (raw2(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0) < 0)
 		return 0;
-	long key = raw5(SYS_add_key, (long)"user", (long)"sandbox-proof", (long)"x", 1, KEY_SPEC_SESSION_KEYRING);
+	long key = raw5(SYS_add_key, (long)"user", (long)"sandbox-proof", (long)"x", 1,
+			KEY_SPEC_SESSION_KEYRING);
 	if (key < 0 || raw3(SYS_keyctl, KEYCTL_SETPERM, key, possessor_all))
 		return 0;
 	return (int32_t)key;
@@ -216,7 +224,8 @@ static long open_grants(struct sandbox_rule rules[COUNT(grants)], size_t *ret_n_
 		if (fd < 0 && !grants[i].optional)
 			return fd;
 		if (fd >= 0)
-			rules[n++] = (struct sandbox_rule){ .fd = (int32_t)fd, .access = grants[i].access };
+			rules[n++] = (struct sandbox_rule){.fd = (int32_t)fd,
+							   .access = grants[i].access};
 	}
 	*ret_n_rules = n;
 	return 0;
@@ -226,8 +235,12 @@ static long confine(const struct proof *proof, int world)
 {
 	const struct sandbox_weakness *weakness = proof->weakness;
 	uint32_t flags = world == WORLD_OFFLINE ? SANDBOX_NET_NONE : 0;
-	struct sandbox_plan plan = { .cwd_fd = -1, .stdio = { -1, -1, -1 }, .terminal_fd = -1, .cgroup_fd = -1,
-				     .flags = flags, .umask = 022 };
+	struct sandbox_plan plan = {.cwd_fd = -1,
+				    .stdio = {-1, -1, -1},
+				    .terminal_fd = -1,
+				    .cgroup_fd = -1,
+				    .flags = flags,
+				    .umask = 022};
 	struct sandbox_rule rules[COUNT(grants)];
 	struct sandbox_filter filter;
 	struct sandbox_failure failure;
@@ -237,8 +250,8 @@ static long confine(const struct proof *proof, int world)
 		return error;
 	if (weakness->keep & KEEP_SCOPES_OFF)
 		flags |= SANDBOX_WEAK_SCOPE;
-	error = sandbox_ruleset(rules, n_rules, flags, proof->max_abi, weakness->weaken_fs, &plan.ruleset_fd,
-				&failure);
+	error = sandbox_ruleset(rules, n_rules, flags, proof->max_abi, weakness->weaken_fs,
+				&plan.ruleset_fd, &failure);
 	if (error)
 		return error;
 	if (weakness->keep & KEEP_CAPABILITIES)
@@ -266,7 +279,7 @@ static int apart_main(void *argument)
 /* With the memory shared, the answer needs no pipe, and no page table is copied. */
 static int32_t run_apart(const struct scene *scene, const struct probe *probe)
 {
-	struct apart apart = { scene, probe, 0 };
+	struct apart apart = {scene, probe, 0};
 	char stack[APART_STACK_BYTES] __attribute__((aligned(16)));
 	int status = 0;
 	int pid = clone(apart_main, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &apart);
@@ -311,14 +324,15 @@ static void run_probes(const struct proof *proof, const struct scene *scene, int
 		if (world != WORLD_CONTROL && world != world_of(probe))
 			continue;
 		*answer_of(proof, world, i) = probe->flags & PROBE_APART ? run_apart(scene, probe)
-									: probe->run(scene, probe);
+									 : probe->run(scene, probe);
 	}
 }
 
 static long confined_main(const struct proof *proof, int world)
 {
 	struct scene scene = proof->scene;
-	long error = enter_directory(proof->tree_fd, world == WORLD_CONFINED ? "confined" : "offline");
+	long error =
+		enter_directory(proof->tree_fd, world == WORLD_CONFINED ? "confined" : "offline");
 	if (error || (error = make_tree()))
 		return error;
 	leave_open(&scene);
@@ -332,7 +346,8 @@ static long sealed_main(const struct proof *proof)
 {
 	struct sandbox_filter filter;
 	long error = sandbox_filter(0, proof->weakness->omit_row, &filter);
-	if (error || (error = seal()) || (error = attach_filter(filter.instructions, filter.length)))
+	if (error || (error = seal()) ||
+	    (error = attach_filter(filter.instructions, filter.length)))
 		return error;
 	run_probes(proof, &proof->scene, WORLD_SEALED, 1);
 	return 0;
@@ -378,15 +393,16 @@ static long listen_at(const struct address *address, int type)
 /* The host's directory is a sibling of the worlds', so that one relative name fits all of them. */
 static long host_main(const struct proof *proof)
 {
-	static const int types[ENDPOINT_COUNT] = { SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM, SOCK_STREAM,
-						   SOCK_DGRAM };
+	static const int types[ENDPOINT_COUNT] = {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM,
+						  SOCK_STREAM, SOCK_DGRAM};
 	const uint64_t one = 1;
 	long error = enter_directory(proof->tree_fd, "host");
 	for (int i = 0; i < ENDPOINT_COUNT && !error; i++)
 		error = listen_at(&proof->scene.endpoints[i], types[i]);
 	if (error)
 		return error;
-	raw2(SYS_prctl, PR_SET_PTRACER, (long)PR_SET_PTRACER_ANY); /* Yama: a sibling may trace us */
+	raw2(SYS_prctl, PR_SET_PTRACER,
+	     (long)PR_SET_PTRACER_ANY); /* Yama: a sibling may trace us */
 	raw3(SYS_write, proof->ready_fd, (long)&one, sizeof one);
 	for (;;)
 		raw4(SYS_ppoll, 0, 0, 0, 0);
@@ -406,7 +422,7 @@ static int wait_readable(const struct proof *proof, const int *fds, nfds_t n)
 {
 	struct pollfd polls[2];
 	for (nfds_t i = 0; i < n; i++)
-		polls[i] = (struct pollfd){ .fd = fds[i], .events = POLLIN };
+		polls[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
 	for (;;) {
 		int64_t left = proof->deadline_ms - now_ms();
 		int ready = poll(polls, n, left > 0 ? (int)left : 0);
@@ -421,7 +437,8 @@ static int wait_readable(const struct proof *proof, const int *fds, nfds_t n)
 }
 
 /* fork without libc's fork handlers, and without an exit signal: the caller's SIGCHLD handling and
- * its waitpid(-1) never see the child. Handlers cannot run in the child: all signals are blocked. */
+ * its waitpid(-1) never see the child. Handlers cannot run in the child: all signals are blocked.
+ */
 static int fork_child(struct child *ret_child)
 {
 	const uint64_t all = ~0ULL;
@@ -439,7 +456,7 @@ static int fork_child(struct child *ret_child)
 	}
 	raw4(SYS_rt_sigprocmask, SIG_SETMASK, (long)&saved, 0, sizeof saved);
 	if (pid > 0)
-		*ret_child = (struct child){ .pid = (int32_t)pid, .pidfd = pidfd };
+		*ret_child = (struct child){.pid = (int32_t)pid, .pidfd = pidfd};
 	return (int)pid;
 }
 
@@ -450,7 +467,7 @@ static void reap(struct child *child)
 	while (raw4(SYS_wait4, child->pid, 0, __WALL, 0) == -EINTR)
 		;
 	close(child->pidfd);
-	*child = (struct child){ 0, -1 };
+	*child = (struct child){0, -1};
 }
 
 static void end(struct child *child)
@@ -470,15 +487,17 @@ static int start_host(struct proof *proof)
 	if (pid < 0)
 		return pid;
 	proof->scene.host_pid = pid;
-	int ready = wait_readable(proof, (int[]){ proof->ready_fd, proof->host.pidfd }, 2);
+	int ready = wait_readable(proof, (int[]){proof->ready_fd, proof->host.pidfd}, 2);
 	if (ready < 0)
 		return ready;
-	return ready == 0 ? 0 : proof->board->host_error;
+	if (ready == 0)
+		return 0;
+	return proof->board->host_error ? proof->board->host_error : -ECHILD;
 }
 
 static int run_worlds(struct proof *proof)
 {
-	struct child worlds[WORLD_COUNT] = { 0 };
+	struct child worlds[WORLD_COUNT] = {0};
 	int error = 0;
 	for (int world = 0; world < WORLD_COUNT && !error; world++) {
 		int pid = fork_child(&worlds[world]);
@@ -500,16 +519,17 @@ static int run_worlds(struct proof *proof)
 
 static struct address address_of(int is_abstract, const char *prefix, const char *name)
 {
-	struct address address = { .un = { .sun_family = AF_UNIX } };
+	struct address address = {.un = {.sun_family = AF_UNIX}};
 	char *path = address.un.sun_path;
 	int n = snprintf(path + is_abstract, sizeof address.un.sun_path - 1, "%s%s", prefix, name);
-	address.length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)(n + is_abstract));
+	address.length =
+		(socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)(n + is_abstract));
 	return address;
 }
 
 static void describe_scene(struct proof *proof)
 {
-	struct rlimit core = { 0, 0 };
+	struct rlimit core = {0, 0};
 	struct address *endpoints = proof->scene.endpoints;
 	endpoints[PATH_STREAM] = address_of(0, "../host/", "stream");
 	endpoints[PATH_SEQPACKET] = address_of(0, "../host/", "seqpacket");
@@ -522,8 +542,8 @@ static void describe_scene(struct proof *proof)
 
 static int has_setpcap(void)
 {
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct data[2] = { { 0 }, { 0 } };
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {{0}, {0}};
 	(void)raw2(SYS_capget, (long)&header, (long)data); /* cannot fail */
 	return (data[0].effective >> CAP_SETPCAP) & 1;
 }
@@ -532,7 +552,8 @@ static int make_board(struct proof *proof)
 {
 	size_t cells = WORLD_COUNT * sandbox_probe_count;
 	proof->board_bytes = sizeof(struct board) + cells * sizeof(int32_t);
-	void *page = mmap(NULL, proof->board_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	void *page = mmap(NULL, proof->board_bytes, PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED)
 		return -errno;
 	proof->board = page;
@@ -564,8 +585,8 @@ static int make_root(struct proof *proof, const char *directory)
 /* Directories are four deep and hold what the table makes; nothing in them is followed. */
 static int remove_entry(int directory_fd, const char *name)
 {
-	if (!unlinkat(directory_fd, name, 0))
-		return 0;
+	if (!unlinkat(directory_fd, name, 0) || !unlinkat(directory_fd, name, AT_REMOVEDIR))
+		return 0; /* an empty one goes without a descriptor, should none be left */
 	int fd = openat(directory_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	DIR *directory = fd < 0 ? NULL : fdopendir(fd);
 	if (!directory) {
@@ -576,7 +597,8 @@ static int remove_entry(int directory_fd, const char *name)
 	}
 	for (struct dirent *entry; (entry = readdir(directory));)
 		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			(void)remove_entry(dirfd(directory), entry->d_name); /* ENOTEMPTY below says it */
+			(void)remove_entry(dirfd(directory),
+					   entry->d_name); /* ENOTEMPTY below says it */
 	closedir(directory);
 	return unlinkat(directory_fd, name, AT_REMOVEDIR) ? -errno : 0;
 }
@@ -618,7 +640,8 @@ static const char *inconclusive(const struct probe *probe, int32_t confined, int
 	int same = confined == control && control != UNANSWERED;
 	if (same && (probe->flags & PROBE_ENTRY32) && control == -SIGSEGV)
 		return "not applicable: this kernel has no 32-bit entry";
-	if (same && (probe->flags & PROBE_OUTER) && probe->kind == PROBE_DENIED && control == probe->expected)
+	if (same && (probe->flags & PROBE_OUTER) && probe->kind == PROBE_DENIED &&
+	    control == probe->expected)
 		return "not applicable: refused without the sandbox as well";
 	if (same && probe->kind == PROBE_SURVIVES && control != probe->expected)
 		return "not applicable: does not work without the sandbox either";
@@ -628,7 +651,9 @@ static const char *inconclusive(const struct probe *probe, int32_t confined, int
 static void judge(const struct proof *proof, size_t i, struct sandbox_proof_row *ret_row)
 {
 	const struct probe *probe = &sandbox_probes[i];
-	struct sandbox_proof_row row = { .name = probe->name, .claim = probe->claim, .expected = probe->expected };
+	struct sandbox_proof_row row = {.name = probe->name,
+					.claim = probe->claim,
+					.expected = probe->expected};
 	const char *reason = inapplicable(proof, probe);
 	if (!reason) {
 		row.confined = *answer_of(proof, world_of(probe), i);
@@ -644,10 +669,11 @@ static void judge(const struct proof *proof, size_t i, struct sandbox_proof_row 
 	*ret_row = row;
 }
 
-int sandbox_selftest(const char *directory, uint32_t max_abi, const struct sandbox_weakness *weakness,
-		     struct sandbox_proof_row *rows, size_t capacity, size_t *ret_n_rows)
+int sandbox_selftest(const char *directory, uint32_t max_abi,
+		     const struct sandbox_weakness *weakness, struct sandbox_proof_row *rows,
+		     size_t capacity, size_t *ret_n_rows)
 {
-	static const struct sandbox_weakness none = { .omit_row = -1 };
+	static const struct sandbox_weakness none = {.omit_row = -1};
 	struct proof proof = {
 		.weakness = weakness ? weakness : &none,
 		.max_abi = max_abi,

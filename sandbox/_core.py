@@ -8,6 +8,7 @@ Owns the life of every C structure and turns `{stage, errno}` into SandboxError.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -246,13 +247,18 @@ class NativePlan:
 
 
 class _Vector:
-    """A NULL-terminated array of C strings."""
+    """A NULL-terminated array of C strings, which lie one after the other in one bytes object."""
 
     __slots__ = ("_strings", "native")
 
     def __init__(self, items: Sequence[bytes], what: str) -> None:
-        self._strings = [c_string(item, what) for item in items]
-        self.native = ffi.new("char *[]", [*self._strings, ffi.NULL])
+        joined = b"\0".join(items)
+        if joined.count(b"\0") != max(len(items) - 1, 0):
+            raise ValueError(f"NUL in {what} {next(item for item in items if 0 in item)!r}")
+        self._strings = ffi.from_buffer("char[]", joined)
+        ends = itertools.accumulate([len(item) + 1 for item in items], initial=0)
+        starts = [self._strings + offset for offset, _ in zip(ends, items, strict=False)]
+        self.native = ffi.new("char *[]", [*starts, ffi.NULL])
 
 
 def _limit_table(limits: Sequence[tuple[str, int, int]]) -> _native.Limits:

@@ -229,10 +229,11 @@ def _prepare(plan: SpawnPlan) -> _core.NativePlan:
 
 
 def _env_entry(name: str | bytes, value: Pathname) -> bytes:
-    key = os.fsencode(name)
-    if not key or b"=" in key:
+    if not name or ("=" in name if isinstance(name, str) else b"=" in name):
         raise ValueError(f"not a name of an environment variable: {name!r}")
-    return key + b"=" + os.fsencode(value)
+    if isinstance(name, str) and isinstance(value, str):
+        return os.fsencode(f"{name}={value}")  # one of these costs as much as all the rest
+    return os.fsencode(name) + b"=" + os.fsencode(value)
 
 
 def _find_program(name: bytes, env: Environment) -> bytes:

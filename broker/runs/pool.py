@@ -3,7 +3,7 @@
 
 A slot is a runner process, a private scratch directory and, where delegated, a cgroup leaf.  Slots
 are made on demand up to `max_runs` and used again, so a run costs one message to a process that is
-already there.  Rulesets are cached by their roots; each is compared with the disk before it is used.
+already there.  Rulesets are cached by their roots and compared with the disk before each use.
 """
 
 from __future__ import annotations
@@ -310,13 +310,14 @@ def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, 
     """The request, the descriptors that go with it (the first is ours to close), skipped roots."""
     argv = argv_of(op)
     environment = dict(op.environment)
+    cwd = slot.scratch.path if op.cwd == op.scratch else op.cwd
     confined = op.confinement is Confinement.SANDBOXED
     cached = slot.ruleset(op) if confined else None
     flags = 0 if confined else UNCONFINED
     if op.network is Network.NONE:
         flags |= NET_NONE
     request = Request(
-        path=find_executable(argv[0], environment.get(b"PATH", b""), op.cwd),
+        path=find_executable(argv[0], environment.get(b"PATH", b""), cwd),
         argv=argv,
         env=_environment(op, slot.scratch.path),
         limits=resource_limits(op.limits),
@@ -330,7 +331,7 @@ def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, 
         kill_on_limit=op.on_limit is OnLimit.KILL,
         has_cgroup=slot.leaf is not None,
     )
-    descriptors = [os.open(op.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    descriptors = [os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     if cached is not None:
         descriptors.append(cached.ruleset.fd)
     if slot.leaf is not None:

@@ -158,8 +158,8 @@ def _rights(descriptors: list[int]) -> tuple[int, int, array.array[int]]:
 def orphans(runners: set[int]) -> list[int]:
     """Direct children of this process that came to it from a lost runner.
 
-    A run always begins with setsid(2), and nothing can enter an existing session, so what is in this
-    process's own session is a helper of its own and everything else but the runners is an orphan.
+    A run always begins with setsid(2), and nothing can enter an existing session, so what is in
+    this process's own session is a helper of its own; all else but the runners is an orphan.
     """
     own_session = os.getsid(0)
     return [

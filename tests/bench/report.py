@@ -171,12 +171,11 @@ def write_json(name: str, text: str) -> Path:
     return file
 
 
-def write_section(name: str, text: str) -> None:
+def write_section(name: str, text: str, document: Path = DOCUMENT) -> None:
     """Replaces what stands between the markers `<!-- name: begin -->` and `end` of the document."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    document = DOCUMENT.read_text()
-    head, found_begin, rest = document.partition(begin)
+    head, found_begin, rest = document.read_text().partition(begin)
     _, found_end, tail = rest.partition(end)
     if not found_begin or not found_end:
-        raise ValueError(f"{DOCUMENT} has no markers for '{name}'")
-    DOCUMENT.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
+        raise ValueError(f"'{document}' has no markers for '{name}'")
+    document.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")

@@ -21,6 +21,9 @@ from tests.bench.workers import BUILD, CONFINE, ENVIRONMENT, build_program, tool
 
 TREE_DIRECTORIES = 60
 TREE_FILES_EACH = 50
+TREE_FILE_BYTES = 8000
+FOREST_DIRECTORIES = 5000
+FOREST_FILES_EACH = 10
 TRUE = "/bin/true"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
@@ -117,18 +120,29 @@ class Scene:
 
     @cached_property
     def tree(self) -> Path:
-        """A source tree of 3000 files under git, all committed, in the work directory."""
+        """A source tree of 3000 files of 8 KB under git, all committed, in the work directory."""
         tree = self.work / "tree"
         for number in range(TREE_DIRECTORIES):
             directory = tree / f"d{number:02d}"
             directory.mkdir(parents=True)
             for name in range(TREE_FILES_EACH):
                 line = f"int f{number}_{name}(int x) {{ return x + {name}; }}\n"
-                (directory / f"f{name:02d}.c").write_text(line * 20)
+                (directory / f"f{name:02d}.c").write_text(line * (TREE_FILE_BYTES // len(line)))
         git = ["git", "-c", "user.name=bench", "-c", "user.email=bench@localhost"]
         for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "tree"]):
             subprocess.run([*git, *words], cwd=tree, env=ENVIRONMENT, check=True)
         return tree
+
+    @cached_property
+    def forest(self) -> Path:
+        """A large tree to walk: 5000 directories of ten empty files, as dense as /usr."""
+        forest = self.work / "forest"
+        for number in range(FOREST_DIRECTORIES):
+            directory = forest / f"{number % 20:02d}" / f"{number // 20:03d}"
+            directory.mkdir(parents=True)
+            for name in range(FOREST_FILES_EACH):
+                (directory / f"f{name}").touch()
+        return forest
 
     @cached_property
     def source(self) -> Path:
@@ -145,8 +159,8 @@ class Scene:
             return [tool("git"), "-C", str(self.tree), "status", "--short"]
         if name == "gcc":
             return [tool("gcc"), "-O1", "-c", str(self.source), "-o", str(self.work / "out.o")]
-        if name == "tar":
-            return [tool("tar"), "-C", str(self.tree), "-cf", str(self.work / "out.tar"), "."]
+        if name == "tar":  # into /dev/zero: for /dev/null it would not read the files
+            return [tool("tar"), "-C", str(self.tree), "-cf", "/dev/zero", "."]
         if name == "python":
             return [tool("python3"), "-I", "-c", "pass"]
-        return [tool("find"), "/usr", "-xdev"]
+        return [tool("find"), str(self.forest)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path, PurePosixPath
 
@@ -314,14 +315,13 @@ def test_both_names_are_allowed_the_same():
         ([(b"/a", b"/x")], b"/ab", b"/ab"),
         ([(b"/a", b"/")], b"/a", b"/"),
         ([(b"/a", b"/")], b"/a/b", b"/b"),
-        ([(b"/", b"/x")], b"/", b"/x"),
         ([(b"/a", b"/x"), (b"/a/b", b"/y")], b"/a/b/c", b"/y/c"),
         ([(b"/a", b"/x"), (b"/x/b", b"/y")], b"/a/b/c", b"/y/c"),
     ],
 )
 def test_canonical(aliases: list[tuple[bytes, bytes]], path: bytes, real: bytes):
     ceiling = Ceiling((Root(b"/r", R),), aliases=tuple(aliases))
-    assert canonical(path, ceiling) == real or aliases == [(b"/", b"/x")]
+    assert canonical(path, ceiling) == real
 
 
 def test_links_that_turn_in_a_circle_end():
@@ -406,24 +406,25 @@ def test_the_operators_limits_are_passed_on():
 
 
 @pytest.mark.parametrize(
-    ("at_limit", "past_it", "field", "limit"),
+    ("asked", "field", "limit"),
     [
-        (ExecRequest(timeout_ms=50), ExecRequest(timeout_ms=51), "timeout_ms", 50),
-        (ExecRequest(grace_ms=MAX_GRACE_MS), ExecRequest(grace_ms=MAX_GRACE_MS + 1), "grace_ms", MAX_GRACE_MS),
-        (ExecRequest(head_bytes=100), ExecRequest(head_bytes=101), "output", 100),
-        (ExecRequest(tail_bytes=100), ExecRequest(tail_bytes=101), "output", 100),
-        (ExecRequest(head_bytes=60, tail_bytes=40), ExecRequest(head_bytes=60, tail_bytes=41), "output", 100),
+        ({"timeout_ms": 50}, "timeout_ms", 50),
+        ({"grace_ms": MAX_GRACE_MS}, "grace_ms", MAX_GRACE_MS),
+        ({"head_bytes": 100}, "output", 100),
+        ({"tail_bytes": 100}, "output", 100),
+        ({"tail_bytes": 40, "head_bytes": 60}, "output", 100),
     ],
     ids=["timeout_ms", "grace_ms", "head", "tail", "head and tail"],
-)  # fmt: skip
+)
 def test_what_is_asked_above_a_limit_is_refused_never_clamped(
-    at_limit: ExecRequest, past_it: ExecRequest, field: str, limit: int
+    asked: dict[str, int], field: str, limit: int
 ):
     ceiling = limited(max_timeout_ms=50, max_output_bytes=100)
-    kept = effective_limits(at_limit, ceiling)
-    assert kept.head_bytes + kept.tail_bytes <= 100
+    kept = effective_limits(ExecRequest(**asked), ceiling)
+    assert {name: getattr(kept, name) for name in asked} == asked
+    last = list(asked)[-1]
     with pytest.raises(LimitExceededError) as caught:
-        effective_limits(past_it, ceiling)
+        effective_limits(ExecRequest(**{**asked, last: asked[last] + 1}), ceiling)
     assert caught.value.details["field"] == field
     assert caught.value.details["limit"] == limit
     assert caught.value.details["given"] == limit + 1
@@ -552,18 +553,6 @@ def test_an_entry_that_may_be_a_mistake_is_told(entry: str, warning: str):
 
 
 MALFORMED: dict[str, tuple[bytes, str]] = {
-    "not TOML": (
-        b"read = [\n",
-        "the file (end of file): is not TOML: Invalid value; correct it",
-    ),
-    "not TOML, with the place": (
-        b'read = ["/a"]\nwrite = x\n',
-        "the file (line 2, column 9): is not TOML: Invalid value; correct it",
-    ),
-    "a key twice": (
-        b"read = []\nread = []\n",
-        "the file (line 2, column 10): is not TOML: Cannot overwrite a value; correct it",
-    ),
     "not UTF-8": (
         b'read = []\nwrite = ["/\xe9"]',
         "the file (line 2): is not UTF-8 at byte 21; "
@@ -696,6 +685,23 @@ def test_a_malformed_file_says_what_where_why_and_the_fix(name: str):
     assert message == f"{error.what} ({error.where}): {error.why}; {error.fix}"
 
 
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [
+        (b"read = [\n", "end of document"),
+        (b'read = ["/a"]\nwrite = x\n', "line 2, column 9"),
+        (b"read = []\nread = []\n", "line 2, column 10"),
+        (b"\xef\xbb\xbfread = []", "line 1, column 1"),
+    ],
+    ids=["an open list", "a bare word", "a key twice", "a byte order mark"],
+)
+def test_what_is_not_toml_is_refused_with_the_place(data: bytes, where: str):
+    with pytest.raises(CeilingError) as caught:
+        parse_ceiling(data)
+    assert caught.value.where == where
+    assert caught.value.why.startswith("is not TOML: ")
+
+
 @pytest.mark.parametrize("key", sorted(module._LIMIT_RANGES))
 def test_each_limit_has_a_least_and_a_most(key: str):
     least, most = module._LIMIT_RANGES[key]
@@ -735,13 +741,10 @@ VALID = EXAMPLE.read_bytes().replace(b"read = []", b'read = ["/srv/p"]', 1)
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_ceiling_or_a_ceiling_error(data: bytes):
-    try:
+    with suppress(CeilingError):
         ceiling = parse_ceiling(data)
-    except CeilingError as error:
-        assert str(error).isprintable()
-        return
-    assert ceiling.roots == ()
-    assert ceiling.deny_code is Reason.CEILING_EMPTY
+        assert ceiling.roots == ()
+        assert ceiling.deny_code is Reason.CEILING_EMPTY
 
 
 def test_a_damaged_file_denies_or_grants_no_more_than_it_says():

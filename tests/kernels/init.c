@@ -30,7 +30,7 @@
 #include "plans.h"
 
 #define ROW_TIMEOUT_MS 60000
-#define OUTPUT_MAX 16384
+#define OUTPUT_MAX 262144
 
 struct outcome {
 	int status; /* exit code, or 128 + signal */

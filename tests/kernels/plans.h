@@ -68,7 +68,7 @@ static const struct row enforce_rows[] = {
 	 .argv = {PROBE, "naive", "x32", VICTIM}},
 	BOTH("a Unix socket by the i386 entry", KILLED_BY_FILTER, "int80", VICTIM),
 	BOTH("a Unix socket by the native number", EPERM, "unix", VICTIM),
-	BOTH("a datagram from a pair to a path", EPERM, "datagram", VICTIM_LOG),
+	BOTH("a datagram from a pair to a path", EPROTONOSUPPORT, "datagram", VICTIM_LOG),
 	BOTH("io_uring", ENOSYS, "io_uring"),
 	CONTROLLED("a signal to a process outside", 0, EPERM, "signal", "1"),
 	BOTH("reading outside", EACCES, "read", OUTSIDE "/file"),
@@ -121,8 +121,8 @@ static const struct row refuse_rows[] = {
 
 /* Landlock is built in but left out of the list given at boot. */
 static const struct row disabled_rows[] = {
-	REFUSED(0, INSIDE "/by-root", "not enabled", "lsm="),
-	REFUSED(USER, INSIDE "/by-user", "not enabled", "lsm="),
+	REFUSED(0, INSIDE "/by-root", "built in but off", "lsm="),
+	REFUSED(USER, INSIDE "/by-user", "built in but off", "lsm="),
 	{.name = NULL},
 };
 

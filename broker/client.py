@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A blocking client for the broker, over its Unix socket or loopback TCP.  Standard library only.
+
+    client = Client(socket_path="/run/host-broker/broker.sock",
+                    secret_file="/etc/host-broker/client.header")
+    done = client.exec(["ls", "-la"], cwd="/srv/app", timeout_ms=5000)
+    print(done.exit_code, done.stdout.decode())
+
+Speaks HTTP by itself: the usual modules take longer to import than a run takes.  One connection,
+kept between calls; not for several threads at once.  Leaving while a command runs ends the command.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import socket
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Any, Self, TypeAlias
+
+Text: TypeAlias = "str | bytes"
+
+CONNECT_TIMEOUT_S = 10.0
+REPLY_TIMEOUT_S = 60.0
+MARGIN_S = 30.0
+"""How much longer than a command may take we wait for its result."""
+DEFAULT_WAIT_S = 900.0
+MAX_HEAD_BYTES = 64 * 1024
+MAX_REPLY_BYTES = 512 * 1024 * 1024
+
+
+class ClientError(Exception):
+    """Base of what this module raises.  Never raised itself."""
+
+
+class UnreachableError(ClientError):
+    """No broker answers at the address.  Nothing ran."""
+
+
+class BrokenReplyError(ClientError):
+    """The connection ended, or what came is not a reply: a command may have run."""
+
+
+class RefusedError(ClientError):
+    """The broker said no, and nothing ran.  `problem` is its RFC 9457 document."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(f"{problem.get('code', status)}: {problem.get('detail', 'refused')}")
+        self.status = status
+        self.problem = dict(problem)
+
+    @property
+    def code(self) -> str:
+        """The stable word to switch on, such as `ceiling_denied`."""
+        return str(self.problem.get("code", ""))
+
+    @property
+    def retryable(self) -> bool:
+        return self.problem.get("retryable") is True
+
+    @property
+    def audit_id(self) -> str | None:
+        return self.problem.get("audit_id")
+
+
+class ExecResult:
+    """What became of a command.  `document` is the whole reply; the rest is what is mostly wanted.
+
+    `exit_code` is None after a signal and where nothing was executed; `shell_code` never is.
+    """
+
+    __slots__ = ("document", "stderr", "stdout")
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self.stdout = _stream(document["stdout"])
+        self.stderr = _stream(document["stderr"])
+
+    @property
+    def reason(self) -> str:
+        return str(self.document["reason"])
+
+    @property
+    def exit_code(self) -> int | None:
+        code: int | None = self.document["exit"]["code"]
+        return code
+
+    @property
+    def signal(self) -> str | None:
+        """The name without SIG."""
+        name: str | None = self.document["exit"]["signal"]
+        return name
+
+    @property
+    def shell_code(self) -> int:
+        return int(self.document["exit"]["shell_code"])
+
+    @property
+    def timed_out(self) -> bool:
+        return self.document["timed_out"] is True
+
+    @property
+    def truncated(self) -> bool:
+        """Whether anything is missing of either stream."""
+        return bool(self.document["stdout"]["truncated"] or self.document["stderr"]["truncated"])
+
+    @property
+    def confinement(self) -> dict[str, Any]:
+        return dict(self.document["confinement"])
+
+    def __repr__(self) -> str:
+        return f"<ExecResult {self.reason} {self.shell_code}>"
+
+
+class Client:
+    """A connection to one broker.  Context manager: leaving it closes the connection."""
+
+    def __init__(
+        self,
+        *,
+        secret_file: str,
+        socket_path: str | None = None,
+        tcp: tuple[str, int] | None = None,
+    ) -> None:
+        """Exactly one of `socket_path` and `tcp`.  Raises OSError for the secret file."""
+        if (socket_path is None) == (tcp is None):
+            raise ValueError("give exactly one of socket_path and tcp")
+        self._socket_path = socket_path
+        self._tcp = tcp
+        self._authorization = _authorization(secret_file)
+        self._sock: socket.socket | None = None
+        self._unread = b""
+
+    def __repr__(self) -> str:
+        return f"<Client {self._socket_path or self._tcp}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        self._unread = b""
+
+    # ---- operations ----
+
+    def exec(
+        self,
+        argv: Sequence[Text] | None = None,
+        *,
+        script: str | None = None,
+        **options: Any,
+    ) -> ExecResult:
+        """Runs one command, `argv` or bash `script`, to its end.
+
+        Options are fields of the request: `cwd`, `env`, `roots`, `timeout_ms`, `grace_ms`, `stdin`
+        (bytes), `output`, `label`.  Raises RefusedError, UnreachableError, BrokenReplyError.
+        """
+        request = exec_request(argv, script=script, **options)
+        wait_s = (request.get("timeout_ms", DEFAULT_WAIT_S * 1000) + 10_000) / 1000 + MARGIN_S
+        return ExecResult(self.call("POST", "/v1/exec", request, timeout_s=wait_s))
+
+    def plan(
+        self, argv: Sequence[Text] | None = None, *, script: str | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """What exec() with the same arguments would be answered; runs nothing."""
+        return self.call("POST", "/v1/plan", exec_request(argv, script=script, **options))
+
+    def ready(self) -> dict[str, Any]:
+        """`{"ready": bool, "checks": {…}}`; not being ready is an answer, not an error."""
+        status, document = self._exchange("GET", "/readyz", None, REPLY_TIMEOUT_S)
+        if "checks" not in document:
+            raise RefusedError(status, document)
+        return document
+
+    def capabilities(self) -> dict[str, Any]:
+        return self.call("GET", "/v1/capabilities")
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """Any operation; returns the document of a 2xx reply."""
+        status, document = self._exchange(method, path, body, timeout_s)
+        if not 200 <= status < 300:
+            raise RefusedError(status, document)
+        return document
+
+    # ---- HTTP ----
+
+    def _exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
+    ) -> tuple[int, dict[str, Any]]:
+        payload = b"" if body is None else json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+        lines.append(f"Authorization: {self._authorization}")
+        if body is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}"]
+        head = "\r\n".join([*lines, "\r\n"]).encode("latin-1")
+        sock = self._connected()
+        sock.settimeout(timeout_s)
+        try:
+            self._send(sock, head + payload)
+            return self._receive(sock)
+        except OSError as error:
+            self.close()
+            raise BrokenReplyError(f"no reply to {method} {path}: {error}") from error
+        except BaseException:
+            self.close()  # half a reply may be on its way: the connection is of no more use
+            raise
+
+    def _send(self, sock: socket.socket, data: bytes) -> None:
+        try:
+            sock.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # refused before all of it was read; the reply says why
+
+    def _connected(self) -> socket.socket:
+        if self._sock is not None and _is_open(self._sock):
+            return self._sock
+        self.close()
+        try:
+            self._sock = self._connect()
+        except OSError as error:
+            where = self._socket_path or self._tcp
+            raise UnreachableError(f"no broker answers at {where!r}: {error}") from error
+        return self._sock
+
+    def _connect(self) -> socket.socket:
+        if self._tcp is not None:
+            sock = socket.create_connection(self._tcp, CONNECT_TIMEOUT_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(CONNECT_TIMEOUT_S)
+            sock.connect(self._socket_path or "")
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def _receive(self, sock: socket.socket) -> tuple[int, dict[str, Any]]:
+        head, rest = self._head(sock)
+        lines = head.decode("latin-1").split("\r\n")
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines[1:])
+        }
+        version, _, status = lines[0].partition(" ")
+        if not version.startswith("HTTP/1.") or not status[:3].isdigit():
+            raise BrokenReplyError(f"not an HTTP reply: {lines[0][:80]!r}")
+        if not headers.get("content-length", "").isdigit():
+            raise BrokenReplyError("a reply without Content-Length")
+        body, self._unread = _body(sock, rest, int(headers["content-length"]))
+        if headers.get("connection", "").lower() == "close":
+            self.close()
+        try:
+            document = json.loads(body)
+        except ValueError as error:
+            raise BrokenReplyError(f"a reply that is not JSON (status {status[:3]})") from error
+        if not isinstance(document, dict):
+            raise BrokenReplyError("a reply that is not a JSON object")
+        return int(status[:3]), document
+
+    def _head(self, sock: socket.socket) -> tuple[bytes, bytes]:
+        data = self._unread
+        while b"\r\n\r\n" not in data:
+            part = sock.recv(65536)
+            if not part:
+                raise BrokenReplyError("the connection ended before the reply")
+            data += part
+            if len(data) > MAX_HEAD_BYTES and b"\r\n\r\n" not in data[:MAX_HEAD_BYTES]:
+                raise BrokenReplyError("the headers of the reply do not end")
+        head, _, rest = data.partition(b"\r\n\r\n")
+        return head, rest
+
+
+def _body(sock: socket.socket, rest: bytes, size: int) -> tuple[bytes, bytes]:
+    if size > MAX_REPLY_BYTES:
+        raise BrokenReplyError(f"a reply of {size} bytes")
+    parts, have = [rest], len(rest)
+    while have < size:
+        part = sock.recv(min(1 << 20, size - have))
+        if not part:
+            raise BrokenReplyError(f"the connection ended after {have} of {size} bytes")
+        parts.append(part)
+        have += len(part)
+    data = b"".join(parts)
+    return data[:size], data[size:]
+
+
+def _is_open(sock: socket.socket) -> bool:
+    """Whether a kept connection can be used: the broker closes quiet ones."""
+    sock.settimeout(0)
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _authorization(secret_file: str) -> str:
+    """The header's value from a file that holds the secret, or the header for `curl -H @file`."""
+    with open(secret_file, encoding="latin-1") as file:
+        text = file.readline().strip()
+    name, colon, value = text.partition(":")
+    if colon and name.lower() == "authorization":
+        return value.strip()
+    return f"Bearer {text}"
+
+
+def exec_request(
+    argv: Sequence[Text] | None = None,
+    *,
+    script: str | None = None,
+    cwd: Text | None = None,
+    env: Mapping[str, Text] | None = None,
+    stdin: bytes | None = None,
+    roots: Sequence[tuple[Text, Sequence[str]]] | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """The body of /v1/exec.  Bytes that are not UTF-8 go as base64.  What is None is left out."""
+    request: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
+    if argv is not None:
+        request["argv"] = [_bytes_member(argument) for argument in argv]
+    if script is not None:
+        request["script"] = script
+    if cwd is not None:
+        request |= _path_member("cwd", cwd)
+    if env is not None:
+        request["env"] = {name: _bytes_member(value) for name, value in env.items()}
+    if stdin is not None:
+        request["stdin"] = {"b64": _base64(stdin)}
+    if roots is not None:
+        request["roots"] = [
+            {**_path_member("path", path), "access": list(access)} for path, access in roots
+        ]
+    return request
+
+
+def _bytes_member(value: Text) -> str | dict[str, str]:
+    raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"b64": _base64(raw)}
+
+
+def _path_member(name: str, path: Text) -> dict[str, str]:
+    member = _bytes_member(path)
+    return {name: member} if isinstance(member, str) else {f"{name}_b64": member["b64"]}
+
+
+def _base64(raw: bytes) -> str:
+    return binascii.b2a_base64(raw, newline=False).decode("ascii")
+
+
+def _stream(stream: Mapping[str, Any]) -> bytes:
+    if stream["encoding"] == "base64":
+        return binascii.a2b_base64(stream["b64"])
+    return str(stream["text"]).encode("utf-8")
