@@ -2,6 +2,7 @@
 # The one front door.  `make help` lists what it opens.
 
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -19,6 +20,8 @@ ASAN_ENV := ASAN_OPTIONS=detect_leaks=0:abort_on_error=1
 PACKAGES := build-essential musl-tools gcc-multilib libseccomp-dev python3-seccomp clang-format \
 	gdb strace git curl util-linux man-db systemd
 KERNEL_PACKAGES := qemu-system-x86 cpio busybox-static
+# The last line of a proof, and every row that is not ok; fails as the proof does.
+SUMMARY := awk '/^ok / { next } { print; last = $$0 } END { exit last !~ / 0 failed/ }'
 define need_packages
 	missing=$$(for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -z "$$missing" ]; then :; \
@@ -47,7 +50,8 @@ build: $(STAMP) ## compile the C core for Python and as sandbox/confine, then pr
 	@$(if $(SKIP_SELFTEST),echo "SKIP_SELFTEST is set: the sandbox just built is NOT proved to confine anything",$(MAKE) --no-print-directory selftest)
 
 selftest: ## confine for real and check every denial (needs Linux 6.2 with Landlock)
-	@sandbox/confine --selftest
+	@sandbox/confine --selftest | $(SUMMARY)
+	@$(PY) -m sandbox selftest >/dev/null
 
 run: setup build ## start a broker for you, run one confined command through it, show the result
 	@$(VENV)/bin/host-broker quickstart
@@ -64,11 +68,16 @@ lint: setup ## ruff, strict C warnings, gcc's analyzer, clang-format, import lay
 types: setup ## mypy --strict
 	@$(VENV)/bin/mypy
 
-asan: ## the core under AddressSanitizer and UBSan: its self-test and the C drivers of tests/c
+asan: ## the core under AddressSanitizer and UBSan: the proof, and commands run each way
 	@mkdir -p build/asan
 	@gcc $(CFLAGS_ASAN) -o build/asan/confine csrc/*.c
-	@$(ASAN_ENV) build/asan/confine --selftest
-	@for file in $(wildcard tests/c/test_*.c); do out=build/asan/$$(basename $$file .c); gcc $(CFLAGS_ASAN) -o $$out $$file $(filter-out csrc/confine.c,$(wildcard csrc/*.c)) && $(ASAN_ENV) $$out || exit; done
+	@$(ASAN_ENV) build/asan/confine --selftest | $(SUMMARY)
+	@$(ASAN_ENV) build/asan/confine --baseline -- /bin/true
+	@$(ASAN_ENV) build/asan/confine --baseline --rw /tmp --net none --supervise -- /bin/sh -c 'true & wait'
+	@$(ASAN_ENV) build/asan/confine --baseline --print -- /bin/true >/dev/null
+	@gcc $(CFLAGS_ASAN) -o build/asan/prove tests/proof/prove.c $(filter-out csrc/confine.c,$(wildcard csrc/*.c))
+	@$(ASAN_ENV) build/asan/prove /tmp 0 -1 0 0 512 >/dev/null
+	@$(ASAN_ENV) build/asan/prove /tmp 3 0 4 7 512 >/dev/null
 
 bench: setup build ## the speed and memory table, as ratios in one run
 	@$(PY) -m tests.bench

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from broker import __version__
 from broker.audit import Audit
-from broker.auth import RateLimiter
+from broker.auth import Failures
 from broker.errors import (
     PROBLEM_TYPE,
     AuditUnavailableError,
@@ -39,7 +39,7 @@ from broker.gate import Who
 from broker.model import Principal
 from broker.operations import OPERATIONS, Operation, op_sha256, route
 from broker.service import PROTOCOL, Call, Reply, Service
-from broker.transport import LimitedHttp, Peer
+from broker.transport import Headers, LimitedHttp, Peer
 
 DEFAULT_HEADERS = [
     (b"broker-version", __version__.encode()),
@@ -51,8 +51,6 @@ NDJSON = b"application/x-ndjson"
 _PUBLIC = {(row.method, row.path) for row in OPERATIONS if not row.authenticated}
 
 log = logging.getLogger("broker")
-
-Headers = list[tuple[bytes, bytes]]
 
 
 class Verifier(Protocol):
@@ -94,7 +92,10 @@ _NAMES = {name.replace("_", "-").encode(): name for name in _Seen.__slots__}
 
 
 class App:
-    """Callable as ASGI 3.  `secrets` is replaced whole when the secret file is read again."""
+    """An ASGI 3 application for LimitedHttp, whose `answer` it uses.
+
+    `secrets` is replaced whole when the secret file is read again.
+    """
 
     def __init__(
         self, *, service: Service, audit: Audit, secrets: Verifier, next_audit_id: Callable[[], str]
@@ -103,9 +104,9 @@ class App:
         self._service = service
         self._audit = audit
         self._next_audit_id = next_audit_id
-        self._failures = RateLimiter()
+        self._failures = Failures()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Any, _send: Any) -> None:
         connection: LimitedHttp = scope["state"]["connection"]
         peer = connection.peer
         principal = Principal("client", peer.transport, peer.uid, peer.pid)
@@ -122,9 +123,7 @@ class App:
             log.exception("request %s failed", call.who.audit_id)
             self._service.record_failure(call, fault)
             reply = _problem(call, InternalError(), headers)
-        headers.append((b"content-length", b"%d" % len(reply.body)))
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply.body})
+        connection.answer(reply.status, headers, reply.body)
 
     async def _answer(self, call: Call, peer: Peer, scope: Any, receive: Any) -> Reply:
         seen = _seen(scope["headers"])
@@ -154,11 +153,9 @@ class App:
         """
         if self.secrets.verify(authorization):
             return
-        who, now_s = (peer.transport, peer.uid), time.monotonic()
-        wait_s = self._failures.retry_after_s(who, now_s)
+        wait_s = self._failures.add((peer.transport, peer.uid), time.monotonic())
         if wait_s is not None:
             raise TooManyAttemptsError(wait_s)
-        self._failures.failed(who, now_s)
         try:
             self._audit.append_lazy("auth.failed", call.who.fields())
         except AuditUnavailableError:

@@ -108,33 +108,31 @@ class Secrets:
     __hash__ = None  # type: ignore[assignment]
 
 
-class RateLimiter:
-    """Counts failures of a peer in a sliding window.  Holds no clock: `now_s` is monotonic.
+class Failures:
+    """How often each peer failed to authenticate in the last minute.  Holds no clock.
 
     A peer is what the transport knows of it: a user id on the Unix socket, one for all on loopback
-    TCP, whose ports cost nothing.  So a flood there keeps others on TCP out for up to a minute, and
-    nobody on the Unix socket.
+    TCP, whose ports cost nothing.  Only failures are held up, so nobody can lock others out; the
+    secret is 256 random bits, and guessing slower would not make it safer.
     """
 
     def __init__(self, limit: int = MAX_FAILURES, window_s: float = WINDOW_S) -> None:
         self._limit, self._window_s = limit, window_s
-        self._failures: OrderedDict[Hashable, deque[float]] = OrderedDict()
+        self._times: OrderedDict[Hashable, deque[float]] = OrderedDict()
 
-    def retry_after_s(self, peer: Hashable, now_s: float) -> int | None:
-        """None if the peer may try, else the whole seconds until it may.  Counts nothing."""
-        times = self._failures.get(peer)
-        if times is None:
-            return None
-        while times and times[0] <= now_s - self._window_s:
-            times.popleft()
-        if len(times) < self._limit:
-            return None
-        return max(1, math.ceil(times[0] + self._window_s - now_s))
+    def add(self, peer: Hashable, now_s: float) -> int | None:
+        """Counts a failure at monotonic `now_s`.
 
-    def failed(self, peer: Hashable, now_s: float) -> None:
-        """Counts one failure.  The peer that failed longest ago is forgotten past MAX_PEERS."""
-        times = self._failures.setdefault(peer, deque(maxlen=self._limit))
+        Returns None for the first `limit` within the window, else the whole seconds to wait; those
+        are not counted, so that a peer that waits gets to try.  Past MAX_PEERS the peer that failed
+        longest ago is forgotten.
+        """
+        times = self._times.setdefault(peer, deque(maxlen=self._limit))
+        self._times.move_to_end(peer)
+        if len(self._times) > MAX_PEERS:
+            self._times.popitem(last=False)
+        free_at_s = times[0] + self._window_s if len(times) == self._limit else now_s
+        if now_s < free_at_s:
+            return max(1, math.ceil(free_at_s - now_s))
         times.append(now_s)
-        self._failures.move_to_end(peer)
-        if len(self._failures) > MAX_PEERS:
-            self._failures.popitem(last=False)
+        return None

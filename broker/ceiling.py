@@ -284,6 +284,8 @@ def canonicalised(
         f"root {shown_bytes(path)} does not exist, ignoring it until it does"
         for path in sorted(missing)
     )
+    if not moved and not notes:
+        return ceiling
     return replace(
         ceiling,
         roots=tuple(Root(moved.get(root.path, root.path), root.access) for root in ceiling.roots),

@@ -13,7 +13,7 @@ refusal too: no Permit was made, and the connection loop records it (server.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.audit import Audit
@@ -47,8 +47,8 @@ SCRATCH = b"/\0scratch"
 
 No request can hold these bytes: a NUL is refused in every path and value."""
 
-AUDIT_SCRIPT_BYTES = 4096
-AUDIT_ROOTS = 64
+AUDIT_LIST_BYTES = 2048
+"""Of roots, or of names, before JSON's escapes, which make at most three of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +218,19 @@ class Gate:
                 **_command_fields(request.argv, request.script),
                 "cwd": request.cwd,
                 "roots": root_fields(request.roots or ()),
-                "env_names": [name for name, _ in request.env],
+                "env_names": name_fields([name for name, _ in request.env]),
                 "label": request.label,
                 "op_sha256": op_sha256(request),
                 "code": refusal.code,
                 "detail": refusal.detail,
-                "details": refusal.details,
+                "reason": _text(refusal.details.get("reason")),
+                "field": _text(refusal.details.get("field")),
             },
         )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _roots(request: ExecRequest, ceiling: Ceiling) -> tuple[Root, ...]:
@@ -280,7 +285,7 @@ def op_fields(op: ExecOp) -> dict[str, Field]:
         **_command_fields(op.argv, op.script),
         "cwd": None if op.cwd == op.scratch else op.cwd,
         "environment_base": op.environment_base,
-        "stripped": list(op.stripped),
+        "stripped": name_fields(op.stripped),
         "roots": root_fields(op.roots),
         "baseline": op.baseline,
         "network": op.network.value,
@@ -297,16 +302,37 @@ def _command_fields(argv: tuple[bytes, ...] | None, script: bytes | None) -> dic
         return describe_argv(argv)
     return {
         ("script" if name == "argv" else "script_cut"): value
-        for name, value in describe_argv((script or b"",), AUDIT_SCRIPT_BYTES).items()
+        for name, value in describe_argv((script or b"",)).items()
     }
 
 
 def root_fields(roots: tuple[Root, ...]) -> list[Field]:
-    """`[path, "read write"]` of the first AUDIT_ROOTS roots, and the number of the rest."""
-    shown: list[Field] = [[root.path, access_words(root.access)] for root in roots[:AUDIT_ROOTS]]
-    if len(roots) > AUDIT_ROOTS:
-        shown.append(len(roots) - AUDIT_ROOTS)
-    return shown
+    """`[path, "read write"]` of the first roots, and how many more there are."""
+    pairs: Iterable[tuple[Field, int]] = (
+        ([root.path, access_words(root.access)], len(root.path)) for root in roots
+    )
+    return some(pairs, len(roots))
+
+
+def name_fields(names: Sequence[str | bytes]) -> list[Field]:
+    """The first of them, and how many more there are."""
+    return some(((name, len(name)) for name in names), len(names))
+
+
+def some(sized: Iterable[tuple[Field, int]], count: int) -> list[Field]:
+    """The first items that fit into AUDIT_LIST_BYTES; then, if not all did, the number left out.
+
+    A record has a limit, and a caller who fills it must not be able to turn a refusal into a fault.
+    """
+    kept: list[Field] = []
+    left = AUDIT_LIST_BYTES
+    for item, size in sized:
+        left -= size + 8
+        if left < 0:
+            kept.append(count - len(kept))
+            break
+        kept.append(item)
+    return kept
 
 
 def access_words(access: Access) -> str:

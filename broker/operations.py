@@ -17,7 +17,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import NoReturn, TypeVar
 
 from broker.environ import parse_overrides
@@ -207,18 +207,18 @@ def _canonical(value: object) -> bytes:
     """Each value with its type and its length: no two values have the same form."""
     if value is None:
         return b"n"
-    if isinstance(value, enum.Enum):
-        return b"e" + _canonical(value.value)
-    if isinstance(value, str):
-        return b"s" + _canonical(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, bytes):
         return b"b%d:" % len(value) + value
+    if isinstance(value, str):
+        return b"s" + _canonical(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, int):
         return b"i%d:" % value
+    if isinstance(value, enum.Enum):
+        return b"e" + _canonical(value.value)
     if is_dataclass(value):
-        value = tuple(getattr(value, member.name) for member in fields(value))
+        value = tuple(getattr(value, name) for name in value.__dataclass_fields__)
     if isinstance(value, tuple):
-        return b"t%d:" % len(value) + b"".join(_canonical(item) for item in value)
+        return b"t%d:" % len(value) + b"".join(map(_canonical, value))
     raise TypeError(f"no canonical form for {type(value).__name__}")
 
 
@@ -437,7 +437,8 @@ def _access(value: object, at: str) -> Access:
 
 def _env(value: object, at: str) -> Env:
     return parse_overrides(
-        (_text(name, at), _bytes(content, at)) for name, content in _object(value, at).items()
+        (_text(name, at), _bytes(content, f"{at}[{shown(name)}]"))
+        for name, content in _object(value, at).items()
     )
 
 

@@ -16,6 +16,8 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 import sandbox
 from broker.audit import Audit
@@ -67,7 +69,10 @@ def helper_path() -> str:
 
 
 class Selftest:
-    """`confine --selftest --json`: started now, judged later; a start has more to do meanwhile."""
+    """`confine --selftest --json`: started now, judged later; a start has more to do meanwhile.
+
+    Context manager: leaving it ends a self-test that is still going on.
+    """
 
     def __init__(self, helper: str) -> None:
         """Raises HelperMissingError if there is nothing that can be started."""
@@ -86,24 +91,35 @@ class Selftest:
                 f"cannot run the helper {helper!r}: {error.strerror}", _FIX
             ) from error
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.__exit__(kind, error, trace)
+
     def finish(self) -> Proof:
         """Waits for the proof.  Raises KernelBelowFloorError or HelperUnprovedError."""
-        with self._process as process:
-            try:
-                output, errors = process.communicate(timeout=SELFTEST_TIMEOUT_S)
-            except subprocess.TimeoutExpired as error:
-                process.kill()
-                raise HelperUnprovedError(
-                    f"the self-test of {self._helper!r} did not end in {SELFTEST_TIMEOUT_S:g} s",
-                    _FIX,
-                ) from error
+        try:
+            output, errors = self._process.communicate(timeout=SELFTEST_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise HelperUnprovedError(
+                f"the self-test of {self._helper!r} did not end in {SELFTEST_TIMEOUT_S:g} s", _FIX
+            ) from error
         said = errors.decode("utf-8", "replace").strip().removeprefix("confine: ")
-        if process.returncode == EXIT_KERNEL:
+        status = self._process.returncode
+        if status == EXIT_KERNEL:
             raise KernelBelowFloorError(
                 f"this kernel cannot confine: {said}",
                 "boot Linux 6.2 or newer with Landlock enabled (lsm=landlock,…)",
             )
-        return self._judge(output, process.returncode, said)
+        return self._judge(output, status, said)
 
     def _judge(self, output: bytes, status: int, said: str) -> Proof:
         try:

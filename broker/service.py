@@ -21,7 +21,7 @@ from broker.audit import Audit
 from broker.ceiling import MAX_GRACE_MS, Ceiling
 from broker.chain import Field
 from broker.errors import AuditUnavailableError, BrokerError, Json, path_member
-from broker.gate import Admitted, Gate, Who, access_words
+from broker.gate import Admitted, Gate, Who, access_words, name_fields
 from broker.model import (
     Captured,
     Confinement,
@@ -38,6 +38,7 @@ from broker.permit import Permit
 from broker.runs.pool import Cancellation
 
 PROTOCOL = 1
+MAX_DETAIL_CHARS = 500
 UNKNOWN_SHELL_CODE = 255
 """`shell_code` of a run whose end nobody saw (`lost`)."""
 
@@ -239,8 +240,8 @@ class Service:
                 "stdout_bytes": outcome.stdout.total_bytes,
                 "stderr_bytes": outcome.stderr.total_bytes,
                 "orphans_killed": outcome.orphans_killed,
-                "skipped_roots": list(outcome.skipped_roots),
-                "spawn_error": outcome.spawn_error,
+                "skipped_roots": name_fields(outcome.skipped_roots),
+                "spawn_error": (outcome.spawn_error or "")[:MAX_DETAIL_CHARS] or None,
                 "duration_ms": outcome.duration_ms,
                 "confinement": dict(confinement),
             },
@@ -248,7 +249,10 @@ class Service:
 
     def record_failure(self, call: Call, fault: Exception) -> None:
         """An exception nobody foresaw: what it left open is closed as unknown."""
-        failure = {"state": "unknown", "detail": f"{type(fault).__name__}: {fault}"[:500]}
+        failure = {
+            "state": "unknown",
+            "detail": f"{type(fault).__name__}: {fault}"[:MAX_DETAIL_CHARS],
+        }
         if call.intent_seq is not None:
             self._record(call, failure)
         else:

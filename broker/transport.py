@@ -42,6 +42,8 @@ from broker.errors import (
 
 LINGER_BYTES = 4 * 1024 * 1024
 
+Headers = list[tuple[bytes, bytes]]
+
 _UCRED = struct.Struct("=3i")  # pid, uid, gid: struct ucred, unix(7)
 _VERSIONS = ("1.1", "1.0")
 
@@ -112,12 +114,14 @@ class LimitedHttp(HttpToolsProtocol):
         *,
         limits: HttpLimits,
         next_audit_id: Callable[[], str],
+        when_closed: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.timeout_keep_alive = limits.keep_alive_s
         self.limits = limits
         self.peer = Peer("unix")
         self._next_audit_id = next_audit_id
+        self._when_closed = when_closed
         self._on_lost: Callable[[], None] | None = None
         self._lost = False
         self._stage = _Stage.HEADERS
@@ -146,6 +150,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._unwatch()
         super().connection_lost(exc)
         self._tell_lost()
+        if self._when_closed is not None:
+            self._when_closed()
 
     def when_lost(self, act: Callable[[], None] | None) -> None:
         """Calls `act` once when the client has gone, at once if it has; None forgets it."""
@@ -266,6 +272,30 @@ class LimitedHttp(HttpToolsProtocol):
             return
         self._refuse(RequestTimeoutError(f"body: nothing came for {self.limits.body_idle_s:g} s"))
 
+    # ---- answering ----
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Writes the whole reply to the request in hand, in one piece.
+
+        What ASGI's two messages would do in two writes, which a client sees as two reads.
+        """
+        cycle = self._current
+        if cycle is None or cycle.disconnected or cycle.response_started:
+            return
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            lines += [name, b": ", value, b"\r\n"]
+        lines.append(b"content-length: %d\r\n" % len(body))
+        lines.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        lines.append(body)
+        self.transport.write(b"".join(lines))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
     # ---- refusing ----
 
     def _refuse(self, error: BrokerError) -> None:
@@ -300,17 +330,18 @@ class LimitedHttp(HttpToolsProtocol):
     def _refusal_bytes(self, error: BrokerError) -> bytes:
         audit_id = self._next_audit_id()
         body = json.dumps(error.problem(audit_id)).encode()
-        head = [STATUS_LINE[error.status], f"content-type: {PROBLEM_TYPE}\r\n".encode()]
+        lines = [STATUS_LINE[error.status]]
         for name, value in (
             *self.server_state.default_headers,
             (b"audit-id", audit_id.encode()),
+            (b"content-type", PROBLEM_TYPE.encode()),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
         ):
-            head += [name, b": ", value, b"\r\n"]
+            lines += [name, b": ", value, b"\r\n"]
         if error.retry_after_s is not None:
-            head.append(b"retry-after: %d\r\n" % error.retry_after_s)
-        return b"".join([*head, b"\r\n", body])
+            lines.append(b"retry-after: %d\r\n" % error.retry_after_s)
+        return b"".join([*lines, b"\r\n", body])
 
     def _drop(self, size: int) -> None:
         self._raw_bytes += size

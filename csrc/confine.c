@@ -30,6 +30,7 @@
 #include "report.h"
 
 #define DEFAULT_PATH "/usr/local/bin:/usr/bin:/bin"
+#define KERNEL_SIGNALS 64
 #define AT_EXECVE_CHECK_FLAG 0x10000 /* Linux 6.14: only ask whether the file may be executed */
 
 /* ---- descriptors and signals as the command finds them ---- */
@@ -94,17 +95,21 @@ static void close_ways_out(int net_none)
 	}
 }
 
-/* execve(2) keeps ignored signals ignored and blocked ones blocked. */
+/* execve(2) keeps ignored signals ignored and blocked ones blocked. Raw calls: libc refuses to
+ * touch the signals that it uses itself, and takes twice the time. */
 static void reset_signals(void)
 {
-	sigset_t none;
+	static const struct {
+		void (*handler)(int);
+		unsigned long flags;
+		void (*restorer)(void);
+		uint64_t mask;
+	} reset = {SIG_DFL, 0, NULL, 0};
 
-	for (int number = 1; number < _NSIG; number++)
-		(void)signal(
-			number,
-			SIG_DFL); /* refused for SIGKILL, SIGSTOP and libc's own: those are so */
-	(void)sigemptyset(&none);
-	(void)sigprocmask(SIG_SETMASK, &none, NULL);
+	for (int number = 1; number <= KERNEL_SIGNALS;
+	     number++) /* refused for SIGKILL and SIGSTOP */
+		(void)raw4(SYS_rt_sigaction, number, (long)&reset, 0, sizeof(reset.mask));
+	(void)raw4(SYS_rt_sigprocmask, SIG_SETMASK, (long)&reset.mask, 0, sizeof(reset.mask));
 }
 
 /* ---- the command ---- */

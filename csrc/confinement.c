@@ -19,6 +19,8 @@
 
 extern char **environ;
 
+#define SPARE_DESCRIPTORS 256 /* the baseline's, and some */
+
 /* ---- what failed, and what to do about it ---- */
 
 static const struct {
@@ -218,15 +220,17 @@ static void open_roots(const struct confine_options *options, struct confinement
 		       confinement->skipped[0].path);
 }
 
-/* A thousand roots are a thousand descriptors for a moment. Returns the limit to go back to. */
+/* A thousand roots are a thousand descriptors for a moment. Returns the limit as it was. */
 static struct rlimit make_room(size_t n_roots)
 {
-	struct rlimit before = {RLIM_INFINITY, RLIM_INFINITY}, raised;
+	struct rlimit before = {RLIM_INFINITY, RLIM_INFINITY};
 
 	(void)getrlimit(RLIMIT_NOFILE, &before); /* cannot fail; if raising does, opening says so */
-	raised = (struct rlimit){before.rlim_max, before.rlim_max};
-	if (before.rlim_cur < n_roots + 128)
+	if (before.rlim_cur < n_roots + SPARE_DESCRIPTORS) {
+		const struct rlimit raised = {before.rlim_max, before.rlim_max};
+
 		(void)setrlimit(RLIMIT_NOFILE, &raised);
+	}
 	return before;
 }
 
@@ -334,5 +338,6 @@ void prepare_confinement(const struct confine_options *options, struct confineme
 	if (sandbox_ruleset(ret_confinement->rules, ret_confinement->n_roots, flags, 0, 0,
 			    &ret_confinement->plan.ruleset_fd, &failure))
 		refuse_failure(ret_confinement, &failure);
-	(void)setrlimit(RLIMIT_NOFILE, &files); /* lowering back is always allowed */
+	if (files.rlim_cur < options->n_roots + SPARE_DESCRIPTORS)
+		(void)setrlimit(RLIMIT_NOFILE, &files); /* lowering is always allowed */
 }

@@ -89,6 +89,7 @@ static size_t edit_distance(const char *a, const char *b)
 	return row[length];
 }
 
+/* The option that the word is the beginning of, else the one with the fewest letters to change. */
 static const char *nearest_option(const char *word)
 {
 	size_t best = 0, best_distance = SIZE_MAX;
@@ -96,6 +97,8 @@ static const char *nearest_option(const char *word)
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		size_t distance = edit_distance(word, options[i].name);
 
+		if (strlen(word) > 2 && !strncmp(word, options[i].name, strlen(word)))
+			return options[i].name;
 		if (distance < best_distance) {
 			best = i;
 			best_distance = distance;

@@ -2,9 +2,9 @@
  *
  * Opens roots, makes them rules, and notices when their paths name something else.
  *
- * A rule binds the inode and keeps it from being reused, so that a ruleset means the same directories
- * whatever is renamed afterwards, and a device and inode compared later cannot match by accident.
- * Roots come in batches: ten thousand of them must not need ten thousand descriptors.
+ * A rule binds the inode and keeps it from being reused, so that a ruleset means the same
+ * directories whatever is renamed afterwards, and a device and inode compared later cannot match by
+ * accident. Roots come in batches: ten thousand of them must not need ten thousand descriptors.
  */
 #include "roots.h"
 

@@ -11,7 +11,7 @@
 struct sandbox_root {
 	const char *path;
 	uint32_t follow; /* symbolic links in the path are followed */
-	int32_t fd;      /* O_PATH, O_CLOEXEC; negative errno when it did not open; -1 once closed */
+	int32_t fd; /* O_PATH, O_CLOEXEC; negative errno when it did not open; -1 once closed */
 	uint32_t access; /* enum sandbox_access bits; 0: no rule is needed for it */
 	uint32_t is_directory;
 	uint32_t is_missing;
@@ -22,7 +22,8 @@ struct sandbox_root {
  * process holds).  Fills everything but `path`, `follow` and `access`. */
 void sandbox_open_roots(struct sandbox_root *roots, size_t n_roots);
 
-/* Adds a rule for every opened root that has an access.  `handled_fs` is what the ruleset handles. */
+/* Adds a rule for every opened root that has an access.  `handled_fs` is what the ruleset handles.
+ */
 int sandbox_add_roots(int ruleset_fd, const struct sandbox_root *roots, size_t n_roots,
 		      uint64_t handled_fs, struct sandbox_failure *reterr_failure);
 

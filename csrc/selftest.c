@@ -244,8 +244,8 @@ static long confine(const struct proof *proof, int world)
 	struct sandbox_rule rules[COUNT(grants)];
 	struct sandbox_filter filter;
 	struct sandbox_failure failure;
-	size_t n_rules;
-	long error = open_grants(rules, &n_rules);
+	size_t n_rules = 0;
+	long error = world == WORLD_OFFLINE ? 0 : open_grants(rules, &n_rules);
 	if (error || (error = sandbox_filter(flags, weakness->omit_row, &filter)))
 		return error;
 	if (weakness->keep & KEEP_SCOPES_OFF)
@@ -328,17 +328,27 @@ static void run_probes(const struct proof *proof, const struct scene *scene, int
 	}
 }
 
-static long confined_main(const struct proof *proof, int world)
+static long confined_main(const struct proof *proof)
 {
 	struct scene scene = proof->scene;
-	long error =
-		enter_directory(proof->tree_fd, world == WORLD_CONFINED ? "confined" : "offline");
+	long error = enter_directory(proof->tree_fd, "confined");
 	if (error || (error = make_tree()))
 		return error;
 	leave_open(&scene);
-	if ((error = confine(proof, world)))
+	if ((error = confine(proof, WORLD_CONFINED)))
 		return error;
-	run_probes(proof, &scene, world, 0);
+	run_probes(proof, &scene, WORLD_CONFINED, 0);
+	return 0;
+}
+
+static long offline_main(const struct proof *proof)
+{
+	struct scene scene = proof->scene;
+	leave_open(&scene);
+	long error = confine(proof, WORLD_OFFLINE);
+	if (error)
+		return error;
+	run_probes(proof, &scene, WORLD_OFFLINE, 0);
 	return 0;
 }
 
@@ -374,8 +384,10 @@ static long world_main(const struct proof *proof, int world)
 		return sealed_main(proof);
 	case WORLD_CONTROL:
 		return control_main(proof);
+	case WORLD_OFFLINE:
+		return offline_main(proof);
 	default:
-		return confined_main(proof, world);
+		return confined_main(proof);
 	}
 }
 

@@ -7,8 +7,9 @@
 
 #include <stdint.h>
 
-/* -EBADF: not open.  -EPROTOTYPE: a socket that the child could aim at somebody else, which is every
- * one but a connected Unix stream or seqpacket socket.  Negative descriptors mean /dev/null. */
+/* -EBADF: not open.  -EPROTOTYPE: a socket that the child could aim at somebody else, which is
+ * every one but a connected Unix stream or seqpacket socket.  Negative descriptors mean /dev/null.
+ */
 int sandbox_check_stdio(const int32_t stdio[3]);
 
 #endif

@@ -278,6 +278,8 @@ def selftest(
     rows = ffi.new("struct sandbox_proof_row[]", _PROOF_ROWS_MAX)
     count = ffi.new("size_t *")
     error = -lib.sandbox_selftest(directory, max_abi, weakness, rows, _PROOF_ROWS_MAX, count)
+    if error and error == kernel_status(max_abi).error:
+        raise SandboxUnavailable("kernel", error)
     if error:
         raise SandboxError("selftest", error, path=directory)
     return [_proof_row(rows[number]) for number in range(count[0])]

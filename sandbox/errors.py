@@ -38,6 +38,7 @@ HINTS: Final[dict[str, dict[int, str]]] = {
         "socket could be re-aimed by the command",
     },
     "clone": {
+        errno.EBADF: "cgroup_fd must be an open cgroup v2 directory",
         errno.EACCES: "the caller may not put processes into that cgroup",
         errno.EAGAIN: "the limit of processes is reached (RLIMIT_NPROC or pids.max)",
         errno.EBUSY: "the cgroup has controllers enabled for its children; use a leaf",
@@ -45,6 +46,7 @@ HINTS: Final[dict[str, dict[int, str]]] = {
         errno.EOPNOTSUPP: "the cgroup is of a type that takes no processes; use a leaf",
     },
     "terminal": {
+        errno.ENOTTY: "terminal_fd must be the slave side of a pty",
         errno.EPERM: "the terminal already controls another session",
     },
     "cwd": {
@@ -67,6 +69,7 @@ HINTS: Final[dict[str, dict[int, str]]] = {
         errno.EACCES: "the program, its interpreter or its loader lies in no exec root, or is not "
         "executable",
         errno.ENOENT: "no such program, or its interpreter (named after #!, or ld.so) is missing",
+        errno.ENOTDIR: "a component of the program's path is a file",
         errno.ENOEXEC: "neither a binary for this machine nor a script with a #! line",
         errno.ETXTBSY: "somebody has the program open for writing",
     },

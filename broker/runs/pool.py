@@ -238,7 +238,9 @@ class RunnerPool:
 
     async def _make_slot(self) -> _Slot:
         self._made += 1
-        leaf = Leaf(f"{self._cgroup_dir}/run-{self._made}") if self._cgroup_dir else None
+        leaf = (
+            Leaf(f"{self._cgroup_dir}/run-{os.getpid()}-{self._made}") if self._cgroup_dir else None
+        )
         runner = Runner(self._helper, self._log_fd)
         slot = _Slot(runner=runner, scratch=Scratch(self._scratch_base), leaf=leaf)
         self._slots.add(slot)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -25,8 +27,10 @@ READY_TIMEOUT_S = 60.0
 
 
 def ceiling_toml(view: View) -> str:
-    """The view as an operator would write it down; TOML's strings are JSON's here."""
-    granted = {"exec": view.execute, "read": view.read, "write": view.write}
+    """The view as an operator would write it down (devices are in the baseline); TOML's strings
+    are JSON's here."""
+    write = [path for path in view.write if not path.startswith("/dev/")]
+    granted = {"exec": view.execute, "read": view.read, "write": write}
     lines = [f"{key} = {json.dumps(list(paths))}\n" for key, paths in granted.items()]
     return "".join(lines) + "[limits]\nmax_runs = 64\n"
 
@@ -39,30 +43,31 @@ class Daemon:
 
     def __init__(self, scene: Scene, name: str, view: View) -> None:
         self.directory = scene.directory / name
-        self.socket = self.directory / "run" / "host-broker" / "broker.sock"
+        self.directory.mkdir()
         self.config = self.directory / "config" / "host-broker"
-        self._env = {
+        # Short, as on a real machine: sockets are bound below it, and unix(7) takes 107 bytes.
+        self._runtime = tempfile.TemporaryDirectory(prefix="hb", dir="/tmp")
+        self.socket = Path(self._runtime.name) / "host-broker" / "broker.sock"
+        self.env = {
             **ENVIRONMENT,
             "HOME": str(self.directory),
             "PYTHONPATH": str(PROJECT),
             "XDG_CONFIG_HOME": str(self.directory / "config"),
-            "XDG_RUNTIME_DIR": str(self.directory / "run"),
+            "XDG_RUNTIME_DIR": self._runtime.name,
             "XDG_STATE_HOME": str(self.directory / "state"),
-            "NOTIFY_SOCKET": str(self.directory / "notify"),
+            "NOTIFY_SOCKET": f"{self._runtime.name}/notify",
         }
         self._prepare(view)
         self._log = (self.directory / "log").open("w")
         self.ready_s = self._start()
 
     def _broker(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "broker", *words]
+        return [sys.executable, "-m", "broker", "--user", *words]
 
     def _prepare(self, view: View) -> None:
-        for name in ("config", "run", "state"):
-            (self.directory / name).mkdir(parents=True, mode=0o700)
         init = subprocess.run(
-            self._broker("init", "--user"),
-            env=self._env,
+            self._broker("init"),
+            env=self.env,
             cwd=self.directory,
             capture_output=True,
             text=True,
@@ -74,24 +79,32 @@ class Daemon:
 
     def _start(self) -> float:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.bind(self._env["NOTIFY_SOCKET"])
-            notify.settimeout(READY_TIMEOUT_S)
+            notify.bind(self.env["NOTIFY_SOCKET"])
             started_at = time.monotonic()
             self._process = subprocess.Popen(
-                self._broker("serve", "--user"),
-                env=self._env,
+                self._broker("serve"),
+                env=self.env,
                 cwd=self.directory,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
             )
-            try:
-                while b"READY=1" not in notify.recv(4096):
-                    pass
-            except TimeoutError:
+            if not self._is_ready(notify):
                 self.close()
-                log = (self.directory / "log").read_text()[-2000:]
-                raise BenchError(f"the broker did not get ready: {log}") from None
+                last_words = (self.directory / "log").read_text().strip().splitlines()[-1:]
+                raise BenchError(f"the broker did not get ready: {' '.join(last_words)}")
             return time.monotonic() - started_at
+
+    def _is_ready(self, notify: socket.socket) -> bool:
+        """Waits for READY=1, for the daemon's end, or for the time to be over."""
+        ended = os.pidfd_open(self._process.pid)
+        watched = [notify.fileno(), ended]
+        try:
+            while notify.fileno() in select.select(watched, [], [], READY_TIMEOUT_S)[0]:
+                if b"READY=1" in notify.recv(4096):
+                    return True
+            return False
+        finally:
+            os.close(ended)
 
     @property
     def resident_mib(self) -> float:
@@ -125,7 +138,8 @@ class Daemon:
         """A file with the request, for the C client.  It is sent once before: if it does not really
         run the command, and confined, every figure after it would be void."""
         result = self._call(body)
-        if result.get("exit", {}).get("code") != 0 or result.get("confinement") != "sandboxed":
+        mode = result.get("confinement", {}).get("mode")
+        if result.get("exit", {}).get("code") != 0 or mode != "sandboxed":
             raise BenchError(f"/v1/exec answered {str(result)[:600]}")
         file = scene.directory / f"{self.directory.name}-{name}.http"
         file.write_bytes(self._message(body))
@@ -144,6 +158,7 @@ class Daemon:
             self._process.kill()
             self._process.wait()
         self._log.close()
+        self._runtime.cleanup()
 
     def __enter__(self) -> Daemon:
         return self

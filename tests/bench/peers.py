@@ -241,10 +241,19 @@ def doors_table(standings: Mapping[str, Standing], probes: Sequence[str]) -> str
     return report.table(["what", *probes], lines)
 
 
+def grouped(standing: Standing) -> list[str]:
+    """The notes, each said once with the views it holds for."""
+    views: dict[str, list[str]] = {}
+    for note in standing.notes:
+        view, _, text = note.partition(": ")
+        views.setdefault(text, []).append(view)
+    return [f"{text} ({', '.join(where)})" for text, where in views.items()]
+
+
 def section(
     standings: Mapping[str, Standing], probes: Sequence[str], when: report.Conditions
 ) -> str:
-    notes = [f"- {name}: {note}" for name, entry in standings.items() for note in entry.notes]
+    notes = [f"- {name}: {text}" for name, entry in standings.items() for text in grouped(entry)]
     parts = [
         when.sentence(),
         "Median (p10) in ms of one run of `/usr/bin/true`:",

@@ -7,6 +7,7 @@ that every contestant of a comparison sees the same files.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -127,7 +128,9 @@ class Scene:
             directory.mkdir(parents=True)
             for name in range(TREE_FILES_EACH):
                 line = f"int f{number}_{name}(int x) {{ return x + {name}; }}\n"
-                (directory / f"f{name:02d}.c").write_text(line * (TREE_FILE_BYTES // len(line)))
+                file = directory / f"f{name:02d}.c"
+                file.write_text(line * (TREE_FILE_BYTES // len(line)))
+                os.utime(file, (0, 0))  # as new as its index, git would read it again each time
         git = ["git", "-c", "user.name=bench", "-c", "user.email=bench@localhost"]
         for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "tree"]):
             subprocess.run([*git, *words], cwd=tree, env=ENVIRONMENT, check=True)
@@ -159,8 +162,8 @@ class Scene:
             return [tool("git"), "-C", str(self.tree), "status", "--short"]
         if name == "gcc":
             return [tool("gcc"), "-O1", "-c", str(self.source), "-o", str(self.work / "out.o")]
-        if name == "tar":  # into /dev/zero: for /dev/null it would not read the files
-            return [tool("tar"), "-C", str(self.tree), "-cf", "/dev/zero", "."]
+        if name == "tar":  # into a file: for /dev/null it would not read what it packs
+            return [tool("tar"), "-C", str(self.tree), "-cf", str(self.work / "out.tar"), "."]
         if name == "python":
             return [tool("python3"), "-I", "-c", "pass"]
         return [tool("find"), str(self.forest)]

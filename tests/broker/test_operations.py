@@ -136,7 +136,7 @@ def test_a_body_with_every_field():
         grace_ms=100,
         stdin={"b64": b64(b"\0in")},
         output={"head_bytes": 10, "tail_bytes": 0, "on_limit": "kill"},
-        label="build 42 – é",
+        label="build 42 é",
     )
     assert request == ExecRequest(
         argv=(b"ls", b"\xff"),
@@ -149,7 +149,7 @@ def test_a_body_with_every_field():
         head_bytes=10,
         tail_bytes=0,
         on_limit=OnLimit.KILL,
-        label="build 42 – é",
+        label="build 42 é",
     )
 
 
@@ -203,7 +203,7 @@ def test_another_media_type_is_refused(content_type: str, message: str):
         (b'{"timeout_ms":NaN}', "NaN is not JSON"),
         (b'{"timeout_ms":-Infinity}', "-Infinity is not JSON"),
         (b'{"argv":["\xe9"]}', "the body is not UTF-8 at byte 10; send other bytes as base64"),
-        (b'{"argv":["\xed\xa0\x80"]}', "the body is not UTF-8 at byte 10; send other bytes as base64"),
+        (b'["\xed\xa0\x80"]', "the body is not UTF-8 at byte 2; send other bytes as base64"),
         (b'{"timeout_ms":' + b"1" * 5000 + b"}", "a number is too long, or the nesting too deep"),
         (b"[" * 200_000, "a number is too long, or the nesting too deep"),
         (b'{"argv":' + b'{"a":' * 100_000, "a number is too long, or the nesting too deep"),
@@ -239,16 +239,16 @@ def test_the_largest_body_is_read_and_one_byte_more_is_not():
     [
         ({"timout_ms": 5}, "timout_ms", "timeout_ms"),
         ({"comfirm": True}, "comfirm", None),
-        ({"environment": {}}, "environment", "env"),
+        ({"environment": {}}, "environment", None),
         ({"approval_id": "a"}, "approval_id", None),
         ({"pty": {}}, "pty", None),
         ({"Argv": []}, "Argv", "argv"),
         ({"": 1}, "", None),
         ({"output": {"headbytes": 1}}, "output.headbytes", "output.head_bytes"),
-        ({"roots": [{"path": "/", "access": ["read"], "acess": 1}]}, "roots[0].acess", "roots[0].access"),
+        ({"roots": [{"path": "/", "acess": 1}]}, "roots[0].acess", "roots[0].access"),
         ({"stdin": {"b64": "", "eof": True}}, "stdin.eof", None),
         ({"argv": ["x", {"b46": ""}]}, "argv[1].b46", "argv[1].b64"),
-        ({"env": {"A": {"base64": ""}}}, "A.base64", "A.b64"),
+        ({"env": {"A": {"base64": ""}}}, "env['A'].base64", "env['A'].b64"),
     ],
 )  # fmt: skip
 def test_an_unknown_field_is_refused_naming_the_nearest(
@@ -301,8 +301,8 @@ INVALID: list[tuple[dict[str, object], str]] = [
     ({"cwd": "/a", "cwd_b64": b64(b"/a")}, "cwd: give one of cwd and cwd_b64"),
     ({"cwd_b64": "?"}, "cwd_b64: is not base64 (with padding, without line ends)"),
     ({"env": []}, "env: is not an object"),
-    ({"env": {"A": 1}}, "A: is not a string"),
-    ({"env": {"A": None}}, "A: is not a string"),
+    ({"env": {"A": 1}}, "env['A']: is not a string"),
+    ({"env": {"A": None}}, "env['A']: is not a string"),
     ({"env": {"A=B": "1"}}, "env: 'A=B' is no name: printable ASCII without space and '='"),
     ({"env": {"A": "x\0"}}, "env: the value of 'A' holds a NUL"),
     ({"roots": {}}, "roots: is not an array"),
@@ -486,9 +486,11 @@ def test_a_program_may_be_named_by_bytes_and_arguments_may_be_empty():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 FIELDS = st.sampled_from(
     ["argv", "script", "cwd", "cwd_b64", "env", "roots", "timeout_ms", "grace_ms", "stdin",
      "output", "label", "b64", "path", "access", "extra"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.proof.prover import USER, Prover, compile_prover
+from tests.support.kernel import require_root
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +41,7 @@ def _prover(program: Path, place: Path, name: str) -> Prover:
 
 @pytest.fixture(scope="session")
 def root(program: Path, open_place: Path) -> Prover:
-    if os.geteuid() != 0:
-        pytest.skip("needs to be root")
+    require_root()
     return _prover(program, open_place, "root")
 
 

@@ -4,7 +4,8 @@
  *
  * prove rows                                             names of the filter's rows
  * prove status MAX_ABI                                   what the kernel enforces
- * prove DIRECTORY MAX_ABI OMIT WEAKEN_FS KEEP CAPACITY   the proof, and what it left in this process
+ * prove DIRECTORY MAX_ABI OMIT WEAKEN_FS KEEP CAPACITY   the proof, and what it left in this
+ * process
  */
 #include <dirent.h>
 #include <errno.h>
@@ -59,8 +60,9 @@ static int prove(char **argv)
 	size_t capacity = (size_t)atoi(argv[5]), n_rows = 0;
 
 	print_descriptors("descriptors_before");
-	printf("result\t%d\n", sandbox_selftest(argv[0], (uint32_t)atoi(argv[1]), &weakness, rows,
-						capacity < ROWS_MAX ? capacity : ROWS_MAX, &n_rows));
+	printf("result\t%d\n",
+	       sandbox_selftest(argv[0], (uint32_t)atoi(argv[1]), &weakness, rows,
+				capacity < ROWS_MAX ? capacity : ROWS_MAX, &n_rows));
 	print_descriptors("descriptors_after");
 	printf("children\t%d\n", waitpid(-1, NULL, WNOHANG | __WALL) == -1 ? errno : 0);
 	for (const struct sandbox_proof_row *row = rows; row < rows + n_rows; row++)

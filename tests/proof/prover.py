@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,13 +56,18 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """The compiled prove.c.  `uid`: whom to become first, None to stay; `directory` is that user's."""
+    """The compiled prove.c.  `uid`: whom to become, None to stay; `directory` is that user's."""
 
     program: Path
     directory: Path
     uid: int | None
 
-    def output(self, *arguments: object, prefix: tuple[str, ...] = ()) -> list[list[str]]:
+    def output(
+        self,
+        *arguments: object,
+        prefix: tuple[str, ...] = (),
+        before: Callable[[], None] | None = None,
+    ) -> list[list[str]]:
         done = subprocess.run(
             [*prefix, str(self.program), *map(str, arguments)],
             capture_output=True,
@@ -71,6 +77,7 @@ class Prover:
             user=self.uid,
             group=self.uid,
             extra_groups=None if self.uid is None else [],
+            preexec_fn=before,
         )
         return [line.split("\t") for line in done.stdout.splitlines()]
 
@@ -84,10 +91,11 @@ class Prover:
         keep: int = 0,
         capacity: int = CAPACITY,
         prefix: tuple[str, ...] = (),
+        before: Callable[[], None] | None = None,
     ) -> Proof:
         place = directory or self.directory
         numbers = (max_abi, omit_row, weaken_fs, keep, capacity)
-        lines = self.output(place, *numbers, prefix=prefix)
+        lines = self.output(place, *numbers, prefix=prefix, before=before)
         facts = {line[0]: line[1:] for line in lines}
         return Proof(
             result=int(facts["result"][0]),

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The self-test leaves nothing behind, in the directory and in the process, also when it cannot run."""
+"""The self-test leaves nothing behind, neither files nor processes, also when it cannot run."""
 
 import errno
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,20 @@ def assert_clean(proof: Proof) -> None:
     assert proof.children == errno.ECHILD
 
 
+def working_directories() -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # ended, or somebody else's
+            found.append(str((process / "cwd").readlink()))
+    return found
+
+
 def test_nothing_is_left(prover: Prover) -> None:
     proof = prover.prove()
     assert proof.result == 0
     assert_clean(proof)
     assert list(prover.directory.iterdir()) == []
+    assert not [place for place in working_directories() if place.startswith(str(prover.directory))]
 
 
 def test_nothing_is_left_when_the_proof_fails(prover: Prover) -> None:

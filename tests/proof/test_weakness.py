@@ -3,9 +3,8 @@
 
 import os
 
-import pytest
-
 from tests.proof.prover import KEEP_CAPABILITIES, KEEP_KEYRING, KEEP_SCOPES_OFF, Prover
+from tests.support.kernel import require, require_abi
 
 # Rows of the filter that no row of the proof needs.
 UNCOVERED: set[str] = set()
@@ -63,14 +62,13 @@ def test_kept_capabilities_are_missed(root: Prover) -> None:
 
 
 def test_scopes_left_off_are_missed(prover: Prover) -> None:
-    if prover.abi() < 6:
-        pytest.skip("needs Landlock ABI 6")
+    require_abi(6)
     failed = prover.prove(keep=KEEP_SCOPES_OFF).failed()
     assert failed == {"scope_abstract_stream", "scope_abstract_datagram", "signal_outside"}
 
 
 def test_the_caller_s_session_keyring_is_missed_when_kept(prover: Prover) -> None:
-    assert os.access("/proc/keys", os.R_OK), "this kernel shows no keys: the row proves nothing"
+    require(os.access("/proc/keys", os.R_OK), "/proc/keys")
     assert prover.prove(keep=KEEP_KEYRING).failed() == {"session_keyring"}
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a test needs of the machine, required by name.
 
-Where it is missing a test is skipped, but with REQUIRE_KERNEL=1, as in CI, it fails: a skip must not
-look like a proof.
+Where it is missing a test is skipped, but with REQUIRE_KERNEL=1, as in CI, it fails: a skip must
+not look like a proof.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * probe files TREE   tries each operation on the tree that tests/sandbox/test_enforcement.py makes
+ * probe move A B     renames and links from A to B
  * probe calls        tries system calls that the filter judges
  * probe nothing      exits 0
  * probe descriptors  prints the open descriptors
@@ -362,6 +363,39 @@ static const struct operation calls[] = {
 	{NULL, NULL},
 };
 
+/* ---- between two directories ---- */
+
+static const char *from, *to;
+
+static int in(const char *directory, const char *name, char *ret_path)
+{
+	return snprintf(ret_path, 4096, "%s/%s", directory, name);
+}
+
+static int op_move(void)
+{
+	char source[4096], target[4096];
+
+	in(from, "mover", source);
+	in(to, "moved", target);
+	return errno_of(rename(source, target));
+}
+
+static int op_link_to(void)
+{
+	char source[4096], target[4096];
+
+	in(from, "linked", source);
+	in(to, "link", target);
+	return errno_of(link(source, target));
+}
+
+static const struct operation moves[] = {
+	{"rename", op_move},
+	{"link", op_link_to},
+	{NULL, NULL},
+};
+
 /* Each in a child: some end the process that tries them. */
 static void run_all(const struct operation *operation)
 {
@@ -394,6 +428,10 @@ int main(int argc, char **argv)
 		if (chdir(argv[2]))
 			return 1;
 		run_all(files);
+	} else if (argc == 4 && !strcmp(argv[1], "move")) {
+		from = argv[2];
+		to = argv[3];
+		run_all(moves);
 	} else if (argc == 2 && !strcmp(argv[1], "calls")) {
 		run_all(calls);
 	} else if (argc == 2 && !strcmp(argv[1], "descriptors")) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -36,4 +37,4 @@ def parse(output: bytes) -> dict[str, str]:
 def _symbol(number: int) -> str:
     if number == 0:
         return "ok"
-    return errno.errorcode[number] if number > 0 else f"signal {-number}"
+    return errno.errorcode[number] if number > 0 else signal.Signals(-number).name

@@ -28,7 +28,7 @@ def in_process(function: Callable[[], T]) -> T:
     _, status = os.waitpid(pid, 0)
     if not answer:
         raise AssertionError(f"the child ended without an answer, wait status {status}")
-    kind, value = pickle.loads(answer)  # noqa: S301 - written by our own child
+    kind, value = pickle.loads(answer)
     if kind == "raised":
         raise value
     result: T = value
