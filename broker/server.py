@@ -73,9 +73,10 @@ def serve(settings: Settings) -> None:
         make_scratch(settings.scratch_dir)
         selftest = opened.enter_context(Selftest(helper_path()))
         ceiling = load_ceiling(settings)
+        proof = selftest.finish()
         audit = Audit.open(settings.audit_dir)
         opened.callback(audit.close)
-        daemon = Daemon(settings, audit, selftest.finish(), ceiling, secrets)
+        daemon = Daemon(settings, audit, proof, ceiling, secrets)
         daemon.notify = functools.partial(process.sd_notify, notify_socket)
         uvloop.run(daemon.serve(directory_fd, name))
 
@@ -211,6 +212,7 @@ class Daemon:
             loop.add_signal_handler(number, self._asked_to_stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         with self._kill_switch_watched(loop):
+            log_ceiling(self._gate.ceiling)
             self.notify("READY=1")
             log.info("serving at %s", self._settings.socket)
             await self._stopping.wait()

@@ -245,8 +245,8 @@ static void split(const struct confine_options *options)
 
 	if (error)
 		refuse(CONFINE_SETUP,
-		       "start: cannot make a child: %s (%s); too many processes, or too little "
-		       "memory",
+		       "start: cannot run the command in a child: %s (%s); there may be too many "
+		       "processes, or an outer sandbox forbids it",
 		       strerror(-error), errno_name(-error));
 }
 

@@ -324,11 +324,11 @@ void prepare_confinement(const struct confine_options *options, struct confineme
 	int error;
 
 	require_kernel(&ret_confinement->status);
+	make_plan(options, ret_confinement, flags); /* limits as the caller has them */
 
 	const struct rlimit files = make_room(options->n_roots);
 
 	open_roots(options, ret_confinement);
-	make_plan(options, ret_confinement, flags);
 	error = sandbox_filter(flags, -1, &ret_confinement->filter);
 	if (error) {
 		failure.stage = SANDBOX_STAGE_FILTER;

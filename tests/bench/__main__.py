@@ -21,6 +21,7 @@ from tests.bench.scene import Scene
 from tests.bench.workers import BenchError
 
 QUICK = 0.15
+REASON_LENGTH = 200
 
 
 def measure(row: Row, factor: float) -> Measured | str:
@@ -29,12 +30,12 @@ def measure(row: Row, factor: float) -> Measured | str:
         with Scene() as scene:
             return row.measure(scene, factor)
     except (BenchError, OSError, subprocess.CalledProcessError, ImportError) as error:
-        return str(error)
+        return " ".join(str(error).split())[:REASON_LENGTH]
 
 
 def say(row: Row, result: Measured | str, took_s: float) -> None:
     what, bound, value, p10, noise, verdict = report.cells(row, result)
-    print(f"{verdict:8.60s} {row.key:16s} {value:>9s} ({bound}), p10 {p10}, noise {noise}, {what}")
+    print(f"{verdict:8s} {row.key:16s} {value:>9s} ({bound}), p10 {p10}, noise {noise}, {what}")
     print(f"         {report.detail(row, result)} [{took_s:.0f} s]", flush=True)
 
 

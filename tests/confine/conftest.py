@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.confine.launcher import processes_of
+
 TREE_SOURCE = Path(__file__).with_name("tree.c")
 
 
@@ -35,16 +37,6 @@ def tree_program() -> Iterator[Path]:
     subprocess.run([compiler, *flags, "-o", str(program), str(TREE_SOURCE)], check=True)
     yield program
     shutil.rmtree(directory)
-
-
-def processes_of(program: Path) -> list[int]:
-    """The processes that execute this file."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and os.readlink(entry / "exe") == str(program):
-                found.append(int(entry.name))
-    return found
 
 
 @pytest.fixture

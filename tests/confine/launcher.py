@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import sandbox
@@ -59,3 +62,13 @@ def _word(word: object) -> str | bytes:
 def shell(script: str, *options: object, **more: Any) -> Result:
     """A shell command under the baseline and these options."""
     return confine("--baseline", *options, "--", "/bin/sh", "-c", script, **more)
+
+
+def processes_of(program: Path) -> list[int]:
+    """The processes that execute this file."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and os.readlink(entry / "exe") == str(program):
+                found.append(int(entry.name))
+    return found

@@ -52,9 +52,7 @@ def test_a_loader_variable_of_the_caller_acts_on_the_command_alone(place: Path) 
     )
     (place / "preload.c").write_text(source % (place / "made"))
     library = place / "preload.so"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", library, place / "preload.c"], check=True
-    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, place / "preload.c"], check=True)
     caller = {"LD_PRELOAD": str(library), "LD_LIBRARY_PATH": str(place), "PATH": "/bin"}
     result = confine("--baseline", "--ro", library, "--", "/bin/true", env=caller)
     assert (result.status, (place / "made").exists()) == (0, False)

@@ -40,7 +40,14 @@ def test_a_file_outside_every_root_is_denied_and_inside_one_is_read(outside: Pat
     assert cat(outside / "secret", "--ro", outside).out == SECRET
 
 
-WRITES = ["echo x > new", "echo x >> secret", "rm secret", "mkdir d", "mv secret other", "ln secret l"]
+WRITES = [
+    "echo x > new",
+    "echo x >> secret",
+    "rm secret",
+    "mkdir d",
+    "mv secret other",
+    "ln secret l",
+]
 
 
 @pytest.mark.parametrize("script", WRITES)

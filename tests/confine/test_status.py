@@ -146,7 +146,9 @@ def test_the_search_uses_the_path_of_the_command(place: Path) -> None:
     words = ("--baseline", "--exec", place)
     assert confine(*words, "--env", f"PATH={place}", "--", "tool").out == "tool\n"
     assert confine(*words, "--", "tool", env={"PATH": str(place)}).out == "tool\n"
-    assert confine(*words, "--env", "PATH=/bin", "--", "tool", env={"PATH": str(place)}).status == 127
+    assert (
+        confine(*words, "--env", "PATH=/bin", "--", "tool", env={"PATH": str(place)}).status == 127
+    )
     assert confine(*words, "--clear-env", "--", "echo", "x", env={"PATH": str(place)}).out == "x\n"
 
 

@@ -23,16 +23,6 @@ from broker.client import Client
 PROJECT = Path(__file__).parents[2]
 READY_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 60.0
-PROGRAM = (
-    "import logging, os, sys\n"
-    "from broker import config, server, startup\n"
-    "logging.basicConfig(level=logging.INFO, format='%(message)s')\n"
-    "try:\n"
-    "    server.serve(config.load_settings(environ=os.environ, mode='user'))\n"
-    "except startup.StartupError as error:\n"
-    "    print(f'host-broker: {error}; {error.fix}', file=sys.stderr)\n"
-    "    sys.exit(error.exit_status)\n"
-)
 
 
 class Daemon:
@@ -69,6 +59,7 @@ class Daemon:
         config.init_directories(self.settings)
         config.create_secret(self.settings)
         self.write_ceiling(ceiling)
+        self.umask = 0o022
         self.process: subprocess.Popen[bytes] | None = None
         self.log = self.base / "log"
 
@@ -108,10 +99,16 @@ class Daemon:
             process.wait()
         return status, self.log.read_text()
 
+    def names(self) -> set[str]:
+        """Every name below its directories, but for what we write ourselves."""
+        found = {str(path.relative_to(self.base)) for path in self.base.rglob("*")}
+        return {name for name in found if name != "log" and not name.startswith("notify-")}
+
     def _spawn(self, more: dict[str, str]) -> subprocess.Popen[bytes]:
         with self.log.open("wb") as log:
             return subprocess.Popen(
                 self.command(),
+                umask=self.umask,
                 env=self.environ | more,
                 cwd=self.base,
                 stdin=subprocess.DEVNULL,
@@ -120,7 +117,8 @@ class Daemon:
             )
 
     def command(self) -> Sequence[str]:
-        return [sys.executable, "-c", PROGRAM]
+        # -P: the directory we are in is not on sys.path, where it would count as the broker's code.
+        return [sys.executable, "-P", "-m", "broker", "--user", "serve"]
 
     @property
     def pid(self) -> int:
@@ -182,6 +180,16 @@ class Daemon:
         return int(lines[0].split()[1]), headers, json.loads(body) if body else None
 
     # ---- what it recorded ----
+
+    def recorded(self, audit_id: str) -> dict[str, dict[str, Any]]:
+        """The records of one request by kind.
+
+        Outcomes are written after the answer; one more run's intent is on the disk behind them.
+        """
+        with self.client() as client:
+            client.exec(["true"])
+        return {record["kind"]: record for record in self.records() if
+                record.get("audit_id") == audit_id}  # fmt: skip
 
     def records(self, kind: str = "") -> list[dict[str, Any]]:
         """The audit records so far, of a kind or of all."""
