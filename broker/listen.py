@@ -123,7 +123,7 @@ def listen_unix(directory_fd: int, name: str, group_id: int | None) -> UnixListe
     Raises SocketOccupiedError if what stands at `name` is not a socket.
     """
     refuse_occupied(directory_fd, name)
-    temporary = f".{name}.{os.getpid()}"
+    temporary = f".broker.sock.{os.getpid()}"
     _remove(directory_fd, temporary)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

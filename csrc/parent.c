@@ -82,7 +82,9 @@ static void next_signal(const sigset_t *signals, siginfo_t *ret_info)
 
 static void kill_the_rest(void)
 {
-	if (supervise_kill(-1, KILL_LIMIT_MS) == -ETIMEDOUT)
+	uint32_t no_cgroup;
+
+	if (supervise_kill(-1, KILL_LIMIT_MS, &no_cgroup) == -ETIMEDOUT)
 		report("end: some processes of the command do not end (uninterruptible sleep), "
 		       "ignoring "
 		       "them after %d s",

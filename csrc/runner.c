@@ -80,7 +80,8 @@ static uint64_t now_ms(void)
 
 static __attribute__((noreturn)) void broker_gone(void)
 {
-	supervise_kill(-1, KILL_LIMIT_MS);
+	uint32_t ignored;
+	supervise_kill(-1, KILL_LIMIT_MS, &ignored);
 	_exit(RUNNER_FAULT);
 }
 
@@ -397,7 +398,7 @@ static int spawn(struct run *run, struct pipes *p, struct sandbox_failure *reter
 		.terminal_fd = -1,
 		.cgroup_fd = run->descriptors[2],
 		.ruleset_fd = run->descriptors[1],
-		.flags = q->flags | SANDBOX_PDEATHSIG | SANDBOX_KEEP_KEYRING,
+		.flags = q->flags | SANDBOX_KEEP_KEYRING,
 		.umask = q->umask,
 		.filter = filter,
 		.limits = run->limits,
@@ -467,7 +468,7 @@ static void begin_end(struct run *run, uint32_t reason)
 
 static void kill_tree(struct run *run)
 {
-	int killed = supervise_kill(run->descriptors[2], KILL_LIMIT_MS);
+	int killed = supervise_kill(run->descriptors[2], KILL_LIMIT_MS, &run->reply.leaf_spent);
 	run->reply.survivors |= killed < 0;
 	if (killed > 0)
 		run->reply.orphans_killed += (uint32_t)killed;

@@ -21,6 +21,7 @@
 #include "supervise.h"
 
 #define MAX_PROCESSES 65536
+#define PATIENT_ROUNDS 8
 
 struct process {
 	pid_t pid, parent;
@@ -177,14 +178,14 @@ static void kill_children(void)
 		kill_children_slowly();
 }
 
-static void kill_cgroup(int cgroup_fd)
+static int kill_cgroup(int cgroup_fd)
 {
 	int fd = openat(cgroup_fd, "cgroup.kill", O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
-		return; /* before Linux 5.14: the loop over children does it */
+		return 0; /* before Linux 5.14: the loop over children does it */
 	ssize_t written = write(fd, "1", 1);
-	(void)written; /* the loop below is the judge of success */
 	close(fd);
+	return written == 1;
 }
 
 /* Reaps what has ended. Returns 1 when no child is left. */
@@ -202,18 +203,21 @@ static int reap(int *killed)
 	}
 }
 
-int supervise_kill(int cgroup_fd, uint32_t limit_ms)
+int supervise_kill(int cgroup_fd, uint32_t limit_ms, uint32_t *ret_cgroup_killed)
 {
 	sigset_t chld;
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
-	int killed = 0, ignored = 0;
+	int killed = 0, ignored = 0, rounds = 0;
+	*ret_cgroup_killed = 0;
 	if (reap(&ignored)) /* what ended by itself before was not killed by us */
 		return 0;
 	for (uint64_t deadline = now_ms() + limit_ms; now_ms() < deadline;) {
-		if (cgroup_fd >= 0)
-			kill_cgroup(cgroup_fd);
+		if (cgroup_fd >= 0 && kill_cgroup(cgroup_fd))
+			*ret_cgroup_killed = 1;
 		kill_children();
+		if (++rounds % PATIENT_ROUNDS == 0) /* a bomb forks faster than generation by generation */
+			supervise_signal(SIGKILL);
 		if (reap(&killed))
 			return killed;
 		const struct timespec patience = { .tv_nsec = 5000000 };

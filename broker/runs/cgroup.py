@@ -9,20 +9,44 @@ from __future__ import annotations
 import contextlib
 import os
 
+LEAF_PREFIX = "run-"
+
 
 class Leaf:
     """One leaf directory; `fd` is what clone3(CLONE_INTO_CGROUP) takes."""
 
     def __init__(self, path: str) -> None:
-        os.mkdir(path, 0o755)
         self._path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._open()
+
+    def _open(self) -> None:
+        os.mkdir(self._path, 0o755)
+        self.fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def renew(self) -> None:
+        """Another cgroup under the same name: one that was killed takes no new process.
+
+        Raises:
+            OSError: something in the old one cannot be ended.
+        """
+        os.close(self.fd)
+        os.rmdir(self._path)
+        self._open()
 
     def close(self) -> None:
         os.close(self.fd)
         # EBUSY: a process that cannot be ended is still inside; the directory shows it.
         with contextlib.suppress(OSError):
             os.rmdir(self._path)
+
+
+def sweep(directory: str) -> None:
+    """Removes the empty leaves of a broker that was killed."""
+    with os.scandir(directory) as entries:
+        leaves = [entry.path for entry in entries if entry.name.startswith(LEAF_PREFIX)]
+    for path in leaves:
+        with contextlib.suppress(OSError):  # of a broker that is alive, or not empty
+            os.rmdir(path)
 
 
 def delegated_directory() -> str | None:

@@ -32,7 +32,7 @@ from broker.model import (
     RunReason,
 )
 from broker.permit import Permit
-from broker.runs.cgroup import Leaf, delegated_directory
+from broker.runs import cgroup as cgroups
 from broker.runs.plan import (
     ExecutableNotFoundError,
     argv_of,
@@ -88,10 +88,11 @@ class _Cached:
 
 
 class _Slot:
-    def __init__(self, *, runner: Runner, scratch: Scratch, leaf: Leaf | None) -> None:
+    def __init__(self, *, runner: Runner, scratch: Scratch, leaf: cgroups.Leaf | None) -> None:
         self.runner = runner
         self.scratch = scratch
         self.leaf = leaf
+        self.leaf_spent = False
         self._rulesets: OrderedDict[object, _Cached] = OrderedDict()
 
     def ruleset(self, op: ExecOp) -> _Cached:
@@ -109,6 +110,14 @@ class _Slot:
         return cached
 
     def renew(self) -> None:
+        """Ready for the next run.
+
+        Raises:
+            OSError: the cgroup is not empty; the slot is to be dropped.
+        """
+        if self.leaf is not None and self.leaf_spent:
+            self.leaf.renew()
+            self.leaf_spent = False
         if not self.scratch.renew():
             self.forget_rulesets()
 
@@ -169,9 +178,11 @@ class RunnerPool:
             helper=helper,
             scratch_dir=scratch_dir,
             max_runs=max_runs,
-            cgroup_dir=delegated_directory() if cgroup == "auto" else None,
+            cgroup_dir=cgroups.delegated_directory() if cgroup == "auto" else None,
             log_fd=log_fd,
         )
+        if pool._cgroup_dir is not None:
+            cgroups.sweep(pool._cgroup_dir)
         pool._idle.append(await pool._make_slot())
         return pool
 
@@ -232,20 +243,25 @@ class RunnerPool:
             return _lost(str(error), started, time.monotonic_ns() - clock)
         finally:
             os.close(descriptors[0])
+        slot.leaf_spent = reply.leaf_spent
         return _outcome(reply, request, cancellation.reason, started, skipped)
 
     # ---- slots ----
 
     async def _make_slot(self) -> _Slot:
         self._made += 1
-        leaf = (
-            Leaf(f"{self._cgroup_dir}/run-{os.getpid()}-{self._made}") if self._cgroup_dir else None
-        )
+        leaf = self._make_leaf()
         runner = Runner(self._helper, self._log_fd)
         slot = _Slot(runner=runner, scratch=Scratch(self._scratch_base), leaf=leaf)
         self._slots.add(slot)
         await runner.connect()
         return slot
+
+    def _make_leaf(self) -> cgroups.Leaf | None:
+        if self._cgroup_dir is None:
+            return None
+        name = f"{cgroups.LEAF_PREFIX}{os.getpid()}-{self._made}"
+        return cgroups.Leaf(f"{self._cgroup_dir}/{name}")
 
     def _admit(self, cancellation: Cancellation) -> None:
         if self._closed or len(self._runs) >= self._max_runs:
@@ -260,7 +276,11 @@ class RunnerPool:
             self._quiet.set()
 
     def _give_back(self, slot: _Slot) -> None:
-        slot.renew()
+        try:
+            slot.renew()
+        except OSError:
+            self._drop(slot)
+            return
         if self._closed:
             self._drop(slot)
         else:

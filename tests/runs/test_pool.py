@@ -143,6 +143,19 @@ def test_a_chain_that_forks_and_exits_is_caught(
     assert processes_in(work) == []
 
 
+def test_a_bomb_that_doubles_is_ended(run_one: Runs, permit: MakePermit, work: Path) -> None:
+    """Bounded by its depth; each generation leaves its parents and starts sessions of its own."""
+    bomb = work / "bomb"
+    bomb.write_text(
+        "#!/bin/bash\n[ $1 -gt 0 ] || exec sleep 300\n"
+        "for _ in 1 2; do setsid $0 $(($1 - 1)) & done; wait\n"
+    )
+    bomb.chmod(0o755)
+    outcome = asyncio.run(run_one(permit(f"{bomb} 8 & echo started", timeout_ms=10_000)))
+    assert outcome.stdout.head == b"started\n"
+    assert processes_in(work) == []
+
+
 def test_a_stream_over_its_limit_ends_the_run_on_request(run_one: Runs, permit: MakePermit) -> None:
     outcome = asyncio.run(
         run_one(permit("yes", head_bytes=100, tail_bytes=100, on_limit=OnLimit.KILL))
