@@ -38,7 +38,7 @@ from broker.errors import (
 from broker.gate import Who
 from broker.model import Principal
 from broker.operations import OPERATIONS, Operation, op_sha256, route
-from broker.service import PROTOCOL, Call, Reply, Service
+from broker.service import PROTOCOL, Call, ClientGoneError, Reply, Service
 from broker.transport import Headers, LimitedHttp, Peer
 
 DEFAULT_HEADERS = [
@@ -57,10 +57,6 @@ class Verifier(Protocol):
     """The accepted secrets."""
 
     def verify(self, authorization: bytes | None) -> bool: ...
-
-
-class ClientGoneError(Exception):
-    """The client left before its request was complete; there is nobody to answer."""
 
 
 class AuditIds:

@@ -269,6 +269,7 @@ class Daemon:
             self._gate.ceiling = ceiling
             self._app.secrets = secrets
             self._readiness.refresh()
+            log.info("read ceiling and secrets again")
             log_ceiling(ceiling)
 
     @contextmanager

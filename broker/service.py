@@ -90,6 +90,10 @@ class Reply:
     body: bytes
 
 
+class ClientGoneError(Exception):
+    """The client left before anything ran; there is nobody to answer."""
+
+
 class Service:
     """The handlers."""
 
@@ -128,7 +132,7 @@ class Service:
         return _json({
             "status": "ok",
             "capabilities": {"exec": all(self._floors.known().values())},
-            "counts": {"runs": len(self._runs)},
+            "counts": {"runs": self._places},
         })  # fmt: skip
 
     def readiness(self) -> Reply:
@@ -208,9 +212,14 @@ class Service:
         self._runs.add(cancellation)
         call.connection.when_lost(lambda: cancellation.trigger(RunReason.CLIENT_GONE))
         try:
+            if cancellation.reason is not None:
+                raise ClientGoneError
             return await self._pool.run(admitted.permit, cancellation)
         except BrokerError as refusal:
             self._record(call, {"state": "not_run", "code": refusal.code})
+            raise
+        except ClientGoneError:
+            self._record(call, {"state": "not_run", "reason": RunReason.CLIENT_GONE.value})
             raise
         finally:
             call.connection.when_lost(None)

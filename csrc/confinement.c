@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "arena.h"
 #include "openroot.h"
 #include "report.h"
 
@@ -97,15 +98,6 @@ void require_kernel(struct sandbox_status *ret_status)
 }
 
 /* ---- roots ---- */
-
-static void *allocate(size_t n, size_t size)
-{
-	void *memory = calloc(n ? n : 1, size);
-
-	if (!memory)
-		refuse(CONFINE_SETUP, "start: no memory for %zu entries", n);
-	return memory;
-}
 
 static void refuse_link(const struct confine_root *root, const struct openroot_failure *failure)
 {

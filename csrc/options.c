@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena.h"
 #include "report.h"
 #include "sandbox.h"
 
@@ -251,15 +252,6 @@ static void check_whole(const struct parse *parse)
 		       "--selftest takes no other option but --json, and no command");
 	if (result->action == CONFINE_RUN && !result->command)
 		refuse(CONFINE_USAGE, "no command; write it after '--', see confine --help");
-}
-
-static void *allocate(size_t n, size_t size)
-{
-	void *memory = calloc(n, size);
-
-	if (!memory)
-		refuse(CONFINE_SETUP, "start: no memory for %zu options", n);
-	return memory;
 }
 
 void parse_options(int argc, char **argv, struct confine_options *ret_options)

@@ -5,18 +5,10 @@
  */
 
 #define SANDBOX_ABI_FLOOR ...
-#define SANDBOX_ABI_NEWEST ...
-#define SANDBOX_FILTER_MAX ...
 
 enum sandbox_access { SANDBOX_READ, SANDBOX_WRITE, SANDBOX_EXEC, SANDBOX_DEVICE, ... };
 enum sandbox_flags { SANDBOX_NET_NONE, SANDBOX_PDEATHSIG, ... };
-enum sandbox_stage {
-	SANDBOX_STAGE_KERNEL,
-	SANDBOX_STAGE_LIMITS,
-	SANDBOX_STAGE_EXEC,
-	SANDBOX_STAGE_COUNT,
-	...
-};
+enum sandbox_stage { SANDBOX_STAGE_KERNEL, SANDBOX_STAGE_LIMITS, SANDBOX_STAGE_EXEC, ... };
 
 struct sandbox_failure {
 	int32_t stage;
@@ -52,7 +44,6 @@ struct sandbox_filter {
 	struct sock_filter instructions[...];
 };
 int sandbox_filter(uint32_t, int, struct sandbox_filter *);
-const char *sandbox_filter_row_name(size_t);
 
 struct sandbox_limit {
 	uint32_t resource;
@@ -78,8 +69,6 @@ struct sandbox_child {
 	int32_t pidfd;
 };
 int sandbox_spawn(const struct sandbox_plan *, struct sandbox_child *, struct sandbox_failure *);
-
-int sandbox_reserve(void);
 
 struct sandbox_weakness {
 	int32_t omit_row;

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sandbox import _native
 
 ABI_FLOOR: Final = lib.SANDBOX_ABI_FLOOR
-ABI_NEWEST: Final = lib.SANDBOX_ABI_NEWEST
 READ: Final = lib.SANDBOX_READ
 WRITE: Final = lib.SANDBOX_WRITE
 EXEC: Final = lib.SANDBOX_EXEC
@@ -172,13 +171,6 @@ def filter_program(flags: int) -> _native.Program:
     return program
 
 
-def reserve() -> None:
-    """See sandbox_reserve: takes the low descriptor numbers for the stdio of coming spawns."""
-    error = -lib.sandbox_reserve()
-    if error:
-        raise SandboxError("descriptors", error)
-
-
 class NativePlan:
     """A plan in C's terms: made once, spawned any number of times, from any thread.
 
@@ -295,12 +287,3 @@ def _proof_row(row: _native.ProofRow) -> ProofRow:
         bool(row.ok),
         bool(row.skipped),
     )
-
-
-def filter_row_names() -> Iterator[str]:
-    """The rows of the filter table, in the order the kernel evaluates them."""
-    for number in range(1 << 16):
-        name = lib.sandbox_filter_row_name(number)
-        if name == ffi.NULL:
-            return
-        yield ffi.string(name).decode()

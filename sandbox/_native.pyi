@@ -129,7 +129,6 @@ class _FFI:
 
 class _Lib:
     SANDBOX_ABI_FLOOR: int
-    SANDBOX_ABI_NEWEST: int
     SANDBOX_READ: int
     SANDBOX_WRITE: int
     SANDBOX_EXEC: int
@@ -139,7 +138,6 @@ class _Lib:
     SANDBOX_STAGE_KERNEL: int
     SANDBOX_STAGE_LIMITS: int
     SANDBOX_STAGE_EXEC: int
-    SANDBOX_STAGE_COUNT: int
     def sandbox_status(self, max_abi: int, status: Status, /) -> int: ...
     def sandbox_ruleset(
         self,
@@ -153,8 +151,6 @@ class _Lib:
         /,
     ) -> int: ...
     def sandbox_filter(self, flags: int, omit_row: int, program: Program, /) -> int: ...
-    def sandbox_filter_row_name(self, row: int, /) -> Text | _Null: ...
-    def sandbox_reserve(self) -> int: ...
     def sandbox_spawn(self, plan: Plan, child: Child, failure: Failure, /) -> int: ...
     def sandbox_check_stdio(self, stdio: Numbers, /) -> int: ...
     def sandbox_selftest(

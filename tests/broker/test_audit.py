@@ -190,6 +190,7 @@ def test_what_is_not_a_record_is_refused_and_leaves_no_gap(tmp_path: Path) -> No
     audit.close()
     with pytest.raises(AuditUnavailableError):
         audit.append_lazy("test.event", {})
+    audit.close()
 
 
 def test_the_log_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import socket
 import stat
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import auth, config, startup
+from broker import auth, ceiling, config, startup
 from broker.ceiling import MAX_CEILING_BYTES, clamp
 from broker.config import FileRefusedError, Problem, Settings
 from broker.model import Access, Confinement, Reason, Root
@@ -668,3 +669,20 @@ def test_a_directory_of_another_user_is_not_used(settings: Settings) -> None:
     os.chown(settings.state_dir, STRANGER, -1)
     with pytest.raises(startup.SettingsRefusedError, match=f"belongs to uid {STRANGER}"):
         config.init_directories(settings)
+
+
+# --- the man pages --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "keys"),
+    [
+        ("host-broker.toml.5", list(config._KEYS)),
+        ("host-broker-ceiling.5", [*ceiling._KEYS[:-1], *ceiling._LIMIT_RANGES]),
+    ],
+)
+def test_the_man_page_names_every_key_and_no_other(page: str, keys: list[str]) -> None:
+    text = (PACKAGE / "docs" / "man" / page).read_text()
+    items = re.findall(r"^\.It Cm (.+)$", text, re.MULTILINE)
+    named = [name for item in items for name in re.split(r" , | No = ", item) if name in item]
+    assert sorted(name for name in named if re.fullmatch("[a-z_]+", name)) == sorted(keys)

@@ -12,23 +12,16 @@ import pytest
 
 from tests.confine.launcher import confine, shell
 from tests.support import probe
-from tests.support.kernel import require_program, require_root
+from tests.support.kernel import require, require_root
 from tests.support.process import as_ordinary_user
+
+PYTHON = "/usr/bin/python3"  # in the baseline, which this process's may not be
 
 
 def python(script: str, *options: object) -> str:
-    """What a Python program prints under the baseline."""
-    interpreter = require_program("python3")
-    result = confine(
-        "--baseline",
-        "--exec",
-        os.path.realpath(interpreter),
-        *options,
-        "--",
-        "/usr/bin/python3",
-        "-c",
-        script,
-    )
+    """What a program of the system's Python prints under the baseline."""
+    require(os.access(PYTHON, os.X_OK), PYTHON)
+    result = confine("--baseline", *options, "--", PYTHON, "-c", script)
     return result.out.strip() or result.err.strip().splitlines()[-1]
 
 

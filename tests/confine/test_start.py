@@ -18,7 +18,7 @@ import pytest
 
 from tests.confine.launcher import KERNEL, SETUP, TIMEOUT_S, confine, program, shell
 from tests.proof.outer import Refusal, attach, equals
-from tests.support.kernel import require_root
+from tests.support.kernel import require, require_root
 from tests.support.process import as_ordinary_user
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
@@ -83,6 +83,7 @@ SENDING = "import socket, sys; socket.socket(fileno=0).sendto(b'out', sys.argv[1
 
 
 def test_a_datagram_socket_as_stdin_is_replaced(place: Path) -> None:
+    require(os.access("/usr/bin/python3", os.X_OK), "/usr/bin/python3")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(place / "receiver"))
         receiver.setblocking(False)

@@ -22,7 +22,8 @@ from typing import Any, Final
 import pytest
 
 import sandbox
-from sandbox import Limits, Ruleset, SandboxError, SpawnPlan, spawn
+from sandbox import Limits, Ruleset, SandboxError, SpawnPlan, _core, spawn
+from sandbox.errors import HINTS
 from tests.support.kernel import require_cgroup, require_root
 from tests.support.process import as_ordinary_user, in_process
 
@@ -542,6 +543,12 @@ def test_a_plan_does_not_change_after_it_was_made(system: Ruleset) -> None:
     argv.append("B=2")
     env["C"] = "3"
     assert output_of(plan) == output_of(plan) == b"A=1\n"
+
+
+def test_every_hint_is_for_a_stage_that_exists() -> None:
+    stages = {_core.stage_name(number) for number in range(64)}
+    assert "unknown" in stages  # all were seen
+    assert set(HINTS) <= stages | {"root"}
 
 
 def test_an_error_survives_pickling(system: Ruleset) -> None:
