@@ -16,7 +16,7 @@
 uint64_t sandbox_rights(uint32_t access, int directory);
 
 /* The other faces of the static executable. */
-int runner_main(int control_fd);            /* runner.c: the broker's supervisor */
-int reach_main(int argc, char **argv);      /* reach.c: can a control endpoint be reached from here? */
+int runner_main(int control_fd);       /* runner.c: the broker's supervisor */
+int reach_main(int argc, char **argv); /* reach.c: can a control endpoint be reached from here? */
 
 #endif

@@ -58,7 +58,7 @@ struct ll_path_beneath_attr {
 #define NR_close_range 436
 #define NR_openat2 437
 
-#define KERNEL_CLOSE_RANGE_UNSHARE (1U << 1)  /* Linux 5.9 */
+#define KERNEL_CLOSE_RANGE_UNSHARE (1U << 1)      /* Linux 5.9 */
 #define KERNEL_CLONE_CLEAR_SIGHAND 0x100000000ULL /* Linux 5.5 */
 #define KERNEL_CLONE_INTO_CGROUP 0x200000000ULL   /* Linux 5.7 */
 
@@ -76,11 +76,29 @@ static inline long raw6(long number, long a, long b, long c, long d, long e, lon
 	return result;
 }
 
-static inline long raw5(long n, long a, long b, long c, long d, long e) { return raw6(n, a, b, c, d, e, 0); }
-static inline long raw4(long n, long a, long b, long c, long d) { return raw6(n, a, b, c, d, 0, 0); }
-static inline long raw3(long n, long a, long b, long c) { return raw6(n, a, b, c, 0, 0, 0); }
-static inline long raw2(long n, long a, long b) { return raw6(n, a, b, 0, 0, 0, 0); }
-static inline long raw1(long n, long a) { return raw6(n, a, 0, 0, 0, 0, 0); }
-static inline long raw0(long n) { return raw6(n, 0, 0, 0, 0, 0, 0); }
+static inline long raw5(long n, long a, long b, long c, long d, long e)
+{
+	return raw6(n, a, b, c, d, e, 0);
+}
+static inline long raw4(long n, long a, long b, long c, long d)
+{
+	return raw6(n, a, b, c, d, 0, 0);
+}
+static inline long raw3(long n, long a, long b, long c)
+{
+	return raw6(n, a, b, c, 0, 0, 0);
+}
+static inline long raw2(long n, long a, long b)
+{
+	return raw6(n, a, b, 0, 0, 0, 0);
+}
+static inline long raw1(long n, long a)
+{
+	return raw6(n, a, 0, 0, 0, 0, 0);
+}
+static inline long raw0(long n)
+{
+	return raw6(n, 0, 0, 0, 0, 0, 0);
+}
 
 #endif

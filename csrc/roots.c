@@ -105,10 +105,10 @@ static int is_same(const struct sandbox_root *root)
 	return !root->is_missing && root->device == status.st_dev && root->inode == status.st_ino;
 }
 
-size_t sandbox_stale_root(const struct sandbox_root *roots, size_t n_roots)
+size_t sandbox_stale_root(const struct sandbox_root *roots, size_t n_roots, int all)
 {
 	for (size_t i = 0; i < n_roots; i++) {
-		if (!is_same(&roots[i]))
+		if ((all || !roots[i].stable) && !is_same(&roots[i]))
 			return i;
 	}
 	return n_roots;

@@ -11,6 +11,7 @@
 struct sandbox_root {
 	const char *path;
 	uint32_t follow; /* symbolic links in the path are followed */
+	uint32_t stable; /* no confined process can change what the path names */
 	int32_t fd; /* O_PATH, O_CLOEXEC; negative errno when it did not open; -1 once closed */
 	uint32_t access; /* enum sandbox_access bits; 0: no rule is needed for it */
 	uint32_t is_directory;
@@ -19,7 +20,7 @@ struct sandbox_root {
 };
 
 /* Opens the path of every root; never through a magic link (/proc/PID/fd/N names whatever that
- * process holds).  Fills everything but `path`, `follow` and `access`. */
+ * process holds).  Fills everything but `path`, `follow`, `stable` and `access`. */
 void sandbox_open_roots(struct sandbox_root *roots, size_t n_roots);
 
 /* Adds a rule for every opened root that has an access.  `handled_fs` is what the ruleset handles.
@@ -31,7 +32,7 @@ int sandbox_add_roots(int ruleset_fd, const struct sandbox_root *roots, size_t n
 void sandbox_close_roots(struct sandbox_root *roots, size_t n_roots);
 
 /* The index of the first root whose path no longer names the same inode, n_roots when all still do.
- * A root that was missing is stale once its path exists. */
-size_t sandbox_stale_root(const struct sandbox_root *roots, size_t n_roots);
+ * A root that was missing is stale once its path exists.  Stable ones are looked at with `all` only. */
+size_t sandbox_stale_root(const struct sandbox_root *roots, size_t n_roots, int all);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The broker's supervisor: `confine --runner FD`, a small process that runs one confined command at a time and owns
- * everything about it: spawn, deadline, output, the end of the whole tree.  It is a subreaper outside the command's
- * Landlock domain.  Its broker's death is end of file on FD and ends the run; its own death hands what is left to the
- * broker, which is a subreaper too.
+ * The broker's supervisor: `confine --runner FD`, a small process that runs one confined command at
+ * a time and owns everything about it: spawn, deadline, output, the end of the whole tree.  It is a
+ * subreaper outside the command's Landlock domain.  Its broker's death is end of file on FD and
+ * ends the run; its own death hands what is left to the broker, which is a subreaper too.
  *
- * Exit is two events, not one: the command ended, and its output was read to the end.  The tree is killed between
- * them, so a background child that holds the pipe delays nothing and loses nothing it wrote before.
+ * Exit is two events, not one: the command ended, and its output was read to the end.  The tree is
+ * killed between them, so a background child that holds the pipe delays nothing and loses nothing
+ * it wrote before.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +30,8 @@
 #include "runner.h"
 #include "supervise.h"
 
-#define DRAIN_LIMIT_MS 500  /* after the tree is dead; only a survivor can hold the pipe that long */
+#define DRAIN_LIMIT_MS 500 /* after the tree is dead; only a survivor can hold the pipe that long \
+			    */
 #define KILL_LIMIT_MS 2000
 #define KILL_AGAIN_MS 100
 #define BIG_PIPE_BYTES (1 << 20)
@@ -62,7 +64,8 @@ struct run {
 };
 
 static int control, child_signals;
-static struct sandbox_filter filters[4]; /* by SANDBOX_NET_NONE | SANDBOX_NAMESPACED, made when first needed */
+static struct sandbox_filter
+	filters[4];   /* by SANDBOX_NET_NONE | SANDBOX_NAMESPACED, made when first needed */
 static char *buffers; /* capture memory, kept between runs */
 static size_t buffers_bytes;
 
@@ -114,8 +117,11 @@ static size_t receive_header(struct run *run)
 		struct cmsghdr align;
 		char space[CMSG_SPACE(RUNNER_MAX_DESCRIPTORS * sizeof(int))];
 	} ancillary;
-	struct iovec part = { &run->request, sizeof run->request };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof ancillary };
+	struct iovec part = {&run->request, sizeof run->request};
+	struct msghdr message = {.msg_iov = &part,
+				 .msg_iovlen = 1,
+				 .msg_control = &ancillary,
+				 .msg_controllen = sizeof ancillary};
 	ssize_t n;
 	while ((n = recvmsg(control, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
 		;
@@ -133,7 +139,8 @@ static size_t receive_header(struct run *run)
 /* cwd, ruleset and cgroup come in a row; put each in its place. */
 static int place_descriptors(struct run *run, size_t n)
 {
-	int confined = !(run->request.flags & SANDBOX_UNCONFINED), cgroup = run->request.has_cgroup != 0;
+	int confined = !(run->request.flags & SANDBOX_UNCONFINED),
+	    cgroup = run->request.has_cgroup != 0;
 	if (n != (size_t)(1 + confined + cgroup))
 		return -EINVAL;
 	if (cgroup && !confined) {
@@ -181,7 +188,7 @@ static int parse_payload(struct run *run)
 		uint64_t row[3];
 		memcpy(row, cursor, sizeof row);
 		cursor += sizeof row;
-		run->limits[i] = (struct sandbox_limit){ (uint32_t)row[0], row[1], row[2] };
+		run->limits[i] = (struct sandbox_limit){(uint32_t)row[0], row[1], row[2]};
 	}
 	int error = take_strings(run, &cursor, end - q->stdin_bytes);
 	run->input = end - q->stdin_bytes;
@@ -193,8 +200,9 @@ static void receive(struct run *run)
 {
 	const struct runner_request *q = &run->request;
 	size_t n = receive_header(run);
-	if (q->magic != RUNNER_MAGIC || q->payload_bytes > RUNNER_MAX_PAYLOAD || q->n_limits > RUNNER_MAX_LIMITS ||
-	    q->n_argv > RUNNER_MAX_STRINGS || q->n_envp > RUNNER_MAX_STRINGS || !q->n_argv || place_descriptors(run, n))
+	if (q->magic != RUNNER_MAGIC || q->payload_bytes > RUNNER_MAX_PAYLOAD ||
+	    q->n_limits > RUNNER_MAX_LIMITS || q->n_argv > RUNNER_MAX_STRINGS ||
+	    q->n_envp > RUNNER_MAX_STRINGS || !q->n_argv || place_descriptors(run, n))
 		_exit(RUNNER_FAULT);
 	run->payload = malloc(q->payload_bytes + 1);
 	if (!run->payload)
@@ -206,14 +214,17 @@ static void receive(struct run *run)
 
 /* ---- output ---- */
 
-/* The memory of both streams in one mapping that is kept between runs; untouched pages cost nothing. */
+/* The memory of both streams in one mapping that is kept between runs; untouched pages cost
+ * nothing. */
 static int map_buffers(struct run *run)
 {
-	const size_t head = run->request.head_bytes, tail = run->request.tail_bytes, bytes = 2 * (head + tail);
+	const size_t head = run->request.head_bytes, tail = run->request.tail_bytes,
+		     bytes = 2 * (head + tail);
 	if (bytes > buffers_bytes) {
 		if (buffers)
 			munmap(buffers, buffers_bytes);
-		buffers = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		buffers = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			       0);
 		buffers_bytes = buffers == MAP_FAILED ? 0 : bytes;
 		if (!buffers_bytes) {
 			buffers = NULL;
@@ -253,7 +264,8 @@ static ssize_t read_some(struct stream *s)
 	return n;
 }
 
-/* Reads what is there. A writer that fills the pipe gets a larger one: fewer wake-ups for the same bytes. */
+/* Reads what is there. A writer that fills the pipe gets a larger one: fewer wake-ups for the same
+ * bytes. */
 static void drain_stream(struct stream *s)
 {
 	for (;;) {
@@ -268,11 +280,13 @@ static void drain_stream(struct stream *s)
 		}
 		if (n >= 65536 && !s->widened) {
 			s->widened = 1;
-			(void)fcntl(s->fd, F_SETPIPE_SZ, BIG_PIPE_BYTES); /* beyond the user's quota it stays as it is */
+			(void)fcntl(s->fd, F_SETPIPE_SZ,
+				    BIG_PIPE_BYTES); /* beyond the user's quota it stays as it is */
 		}
 		if (n < 4096)
 			return;
-		if (s->total > (1ULL << 20)) /* a flood must not keep the deadline from being seen */
+		if (s->total >
+		    (1ULL << 20)) /* a flood must not keep the deadline from being seen */
 			return;
 	}
 }
@@ -288,12 +302,12 @@ static int tail_parts(const struct stream *s, struct iovec parts[2])
 {
 	const uint64_t beyond = s->total - s->head_bytes;
 	if (beyond <= s->tail_capacity) {
-		parts[0] = (struct iovec){ s->tail, (size_t)beyond };
+		parts[0] = (struct iovec){s->tail, (size_t)beyond};
 		return 1;
 	}
 	const size_t oldest = (size_t)(beyond % s->tail_capacity);
-	parts[0] = (struct iovec){ s->tail + oldest, s->tail_capacity - oldest };
-	parts[1] = (struct iovec){ s->tail, oldest };
+	parts[0] = (struct iovec){s->tail + oldest, s->tail_capacity - oldest};
+	parts[1] = (struct iovec){s->tail, oldest};
 	return 2;
 }
 
@@ -319,12 +333,14 @@ static void write_fully(struct iovec *parts, int n)
 
 static void send_reply(struct run *run)
 {
-	struct iovec parts[8] = { { &run->reply, sizeof run->reply } };
+	struct iovec parts[8] = {{&run->reply, sizeof run->reply}};
 	int n = 1;
 	run->reply.magic = RUNNER_MAGIC;
 	run->reply.duration_ns = now_ns() - run->started_ns;
-	run->reply.user_us = (uint64_t)run->usage.ru_utime.tv_sec * 1000000 + (uint64_t)run->usage.ru_utime.tv_usec;
-	run->reply.system_us = (uint64_t)run->usage.ru_stime.tv_sec * 1000000 + (uint64_t)run->usage.ru_stime.tv_usec;
+	run->reply.user_us = (uint64_t)run->usage.ru_utime.tv_sec * 1000000 +
+			     (uint64_t)run->usage.ru_utime.tv_usec;
+	run->reply.system_us = (uint64_t)run->usage.ru_stime.tv_sec * 1000000 +
+			       (uint64_t)run->usage.ru_stime.tv_usec;
 	run->reply.max_rss_kib = (uint64_t)run->usage.ru_maxrss;
 	for (int i = 0; i < 2; i++) {
 		const struct stream *s = &run->streams[i];
@@ -332,7 +348,7 @@ static void send_reply(struct run *run)
 		run->reply.head_bytes[i] = s->head_bytes;
 		run->reply.tail_bytes[i] = tail_length(s);
 		if (s->head_bytes)
-			parts[n++] = (struct iovec){ s->head, s->head_bytes };
+			parts[n++] = (struct iovec){s->head, s->head_bytes};
 		if (tail_length(s))
 			n += tail_parts(s, parts + n);
 	}
@@ -347,7 +363,7 @@ struct pipes {
 
 static int open_pipes(const struct run *run, struct pipes *p)
 {
-	*p = (struct pipes){ { -1, -1 }, { -1, -1 }, { -1, -1 } };
+	*p = (struct pipes){{-1, -1}, {-1, -1}, {-1, -1}};
 	if (run->request.stdin_bytes && pipe2(p->in, O_CLOEXEC))
 		return -errno;
 	if (pipe2(p->out, O_CLOEXEC) || pipe2(p->err, O_CLOEXEC))
@@ -360,13 +376,14 @@ static int open_pipes(const struct run *run, struct pipes *p)
 
 static void close_pipes(struct pipes *p)
 {
-	int *all[] = { &p->in[0], &p->in[1], &p->out[0], &p->out[1], &p->err[0], &p->err[1] };
+	int *all[] = {&p->in[0], &p->in[1], &p->out[0], &p->out[1], &p->err[0], &p->err[1]};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		close_fd(all[i]);
 }
 
 /* The filter for a run, and the thread that already is under it. */
-static const struct sandbox_filter *ready_filter(uint32_t flags, struct sandbox_failure *reterr_failure)
+static const struct sandbox_filter *ready_filter(uint32_t flags,
+						 struct sandbox_failure *reterr_failure)
 {
 	const uint32_t variant = flags & (SANDBOX_NET_NONE | SANDBOX_NAMESPACED);
 	struct sandbox_filter *filter = &filters[variant];
@@ -374,7 +391,7 @@ static const struct sandbox_filter *ready_filter(uint32_t flags, struct sandbox_
 		return filter;
 	int error = sandbox_filter(variant, -1, filter);
 	if (error)
-		*reterr_failure = (struct sandbox_failure){ SANDBOX_STAGE_FILTER, -error, -1 };
+		*reterr_failure = (struct sandbox_failure){SANDBOX_STAGE_FILTER, -error, -1};
 	else
 		error = sandbox_spawner(variant, filter, reterr_failure);
 	if (error)
@@ -394,7 +411,7 @@ static int spawn(struct run *run, struct pipes *p, struct sandbox_failure *reter
 		.argv = run->strings + 1,
 		.envp = run->strings + 2 + q->n_argv,
 		.cwd_fd = run->descriptors[0],
-		.stdio = { p->in[0], p->out[1], p->err[1] },
+		.stdio = {p->in[0], p->out[1], p->err[1]},
 		.terminal_fd = -1,
 		.cgroup_fd = run->descriptors[2],
 		.ruleset_fd = run->descriptors[1],
@@ -414,7 +431,7 @@ static int spawn(struct run *run, struct pipes *p, struct sandbox_failure *reter
 
 static int start(struct run *run)
 {
-	struct sandbox_failure failure = { .stage = SANDBOX_STAGE_DESCRIPTORS, .index = -1 };
+	struct sandbox_failure failure = {.stage = SANDBOX_STAGE_DESCRIPTORS, .index = -1};
 	struct pipes p;
 	int error = open_pipes(run, &p);
 	if (!error)
@@ -527,7 +544,8 @@ static int time_left(const struct run *run)
 static void check_limits(struct run *run)
 {
 	const uint64_t kept = (uint64_t)run->request.head_bytes + run->request.tail_bytes;
-	if (run->request.kill_on_limit && (run->streams[0].total > kept || run->streams[1].total > kept))
+	if (run->request.kill_on_limit &&
+	    (run->streams[0].total > kept || run->streams[1].total > kept))
 		begin_end(run, RUNNER_OUTPUT_LIMIT);
 	if (!run->kill_ms && run->deadline_ms && now_ms() >= run->deadline_ms)
 		begin_end(run, RUNNER_TIMEOUT);
@@ -535,7 +553,9 @@ static void check_limits(struct run *run)
 		return;
 	kill(run->reply.pid, SIGKILL); /* unreaped, so it is ours; the rest follows in kill_tree */
 	run->kill_ms = now_ms() + KILL_AGAIN_MS;
-	if (++run->kills > KILL_LIMIT_MS / KILL_AGAIN_MS) { /* uninterruptible: say so instead of waiting with it */
+	if (++run->kills >
+	    KILL_LIMIT_MS /
+		    KILL_AGAIN_MS) { /* uninterruptible: say so instead of waiting with it */
 		run->leader_ended = 1;
 		run->reply.survivors = 1;
 	}
@@ -545,11 +565,11 @@ static void watch(struct run *run)
 {
 	while (!run->leader_ended) {
 		struct pollfd fds[] = {
-			{ control, POLLIN, 0 },
-			{ child_signals, POLLIN, 0 },
-			{ run->streams[0].fd, POLLIN, 0 },
-			{ run->streams[1].fd, POLLIN, 0 },
-			{ run->input_fd, POLLOUT, 0 },
+			{control, POLLIN, 0},
+			{child_signals, POLLIN, 0},
+			{run->streams[0].fd, POLLIN, 0},
+			{run->streams[1].fd, POLLIN, 0},
+			{run->input_fd, POLLOUT, 0},
 		};
 		if (poll(fds, 5, time_left(run)) < 0 && errno != EINTR)
 			_exit(RUNNER_FAULT);
@@ -573,7 +593,8 @@ static void drain(struct run *run)
 	const uint64_t deadline = now_ms() + DRAIN_LIMIT_MS;
 	close_fd(&run->input_fd);
 	while (run->streams[0].fd >= 0 || run->streams[1].fd >= 0) {
-		struct pollfd fds[] = { { run->streams[0].fd, POLLIN, 0 }, { run->streams[1].fd, POLLIN, 0 } };
+		struct pollfd fds[] = {{run->streams[0].fd, POLLIN, 0},
+				       {run->streams[1].fd, POLLIN, 0}};
 		const uint64_t now = now_ms();
 		if (now >= deadline || poll(fds, 2, (int)(deadline - now)) == 0)
 			break;
@@ -598,7 +619,9 @@ static void release(struct run *run)
 
 static void serve_one(void)
 {
-	struct run run = { .descriptors = { -1, -1, -1 }, .input_fd = -1, .streams = { { .fd = -1 }, { .fd = -1 } } };
+	struct run run = {.descriptors = {-1, -1, -1},
+			  .input_fd = -1,
+			  .streams = {{.fd = -1}, {.fd = -1}}};
 	receive(&run);
 	run.started_ns = now_ns();
 	if (run.request.timeout_ms)
@@ -620,11 +643,13 @@ static int prepare(void)
 	sigset_t blocked;
 	sigfillset(&blocked);
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) ||
-	    prctl(PR_SET_NAME, "host-broker-run", 0, 0, 0) || sigprocmask(SIG_SETMASK, &blocked, NULL))
+	    prctl(PR_SET_NAME, "host-broker-run", 0, 0, 0) ||
+	    sigprocmask(SIG_SETMASK, &blocked, NULL))
 		return -errno;
-	/* Once for all its runs: no command may use keys, so an empty keyring may be shared among them, and a fresh one
-	 * per run would exhaust an ordinary user's quota of keys. */
-	if (syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, NULL) < 0 && errno != ENOSYS && errno != EPERM)
+	/* Once for all its runs: no command may use keys, so an empty keyring may be shared among
+	 * them, and a fresh one per run would exhaust an ordinary user's quota of keys. */
+	if (syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, NULL) < 0 && errno != ENOSYS &&
+	    errno != EPERM)
 		return -errno;
 	sigset_t chld;
 	sigemptyset(&chld);

@@ -69,6 +69,8 @@ struct sandbox_child {
 	int32_t pidfd;
 };
 int sandbox_spawn(const struct sandbox_plan *, struct sandbox_child *, struct sandbox_failure *);
+int sandbox_reserve(void);
+int sandbox_spawner(uint32_t, const struct sandbox_filter *, struct sandbox_failure *);
 
 struct sandbox_weakness {
 	int32_t omit_row;
@@ -100,6 +102,7 @@ const struct sandbox_baseline_row *sandbox_baseline(size_t);
 struct sandbox_root {
 	const char *path;
 	uint32_t follow;
+	uint32_t stable;
 	int32_t fd;
 	uint32_t access;
 	uint32_t is_directory;
@@ -110,7 +113,5 @@ struct sandbox_root {
 void sandbox_open_roots(struct sandbox_root *, size_t);
 int sandbox_add_roots(int, const struct sandbox_root *, size_t, uint64_t, struct sandbox_failure *);
 void sandbox_close_roots(struct sandbox_root *, size_t);
-size_t sandbox_stale_root(const struct sandbox_root *, size_t);
+size_t sandbox_stale_root(const struct sandbox_root *, size_t, int);
 
-/* stdfd.h */
-int sandbox_check_stdio(const int32_t *);

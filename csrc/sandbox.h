@@ -80,18 +80,20 @@ struct sandbox_rule {
 
 /* Options shared by ruleset, filter and plan. */
 enum sandbox_flags {
-	SANDBOX_NET_NONE = 1,   /* no INET sockets; TCP rights handled with no port allowed */
-	SANDBOX_NAMESPACED = 2, /* own pid+ipc namespaces: IPC and scheduler rows are left out */
-	SANDBOX_UNCONFINED = 4, /* plan only: no Landlock, no filter, capabilities kept */
-	SANDBOX_PDEATHSIG = 8,  /* plan only: SIGKILL when the spawning thread ends */
+	SANDBOX_NET_NONE = 1,      /* no INET sockets; TCP rights handled with no port allowed */
+	SANDBOX_NAMESPACED = 2,    /* own pid+ipc namespaces: IPC and scheduler rows are left out */
+	SANDBOX_UNCONFINED = 4,    /* plan only: no Landlock, no filter, capabilities kept */
+	SANDBOX_PDEATHSIG = 8,     /* plan only: SIGKILL when the spawning thread ends */
 	SANDBOX_KEEP_SESSION = 16, /* plan only: no setsid (the caller's terminal is shared) */
-	SANDBOX_KEEP_KEYRING = 32, /* plan only: the caller already joined a fresh session keyring */
+	SANDBOX_KEEP_KEYRING =
+		32, /* plan only: the caller already joined a fresh session keyring */
 };
 
 /* One ruleset holding every right the kernel offers (two stacked layers would break rename).
  * weaken_fs: rights left unhandled; 0 except when a test proves that the proof notices. */
-int sandbox_ruleset(const struct sandbox_rule *rules, size_t n_rules, uint32_t flags, uint32_t max_abi,
-		    uint64_t weaken_fs, int *ret_fd, struct sandbox_failure *reterr_failure);
+int sandbox_ruleset(const struct sandbox_rule *rules, size_t n_rules, uint32_t flags,
+		    uint32_t max_abi, uint64_t weaken_fs, int *ret_fd,
+		    struct sandbox_failure *reterr_failure);
 
 #define SANDBOX_FILTER_MAX 512
 struct sandbox_filter {
@@ -111,19 +113,19 @@ struct sandbox_limit {
 };
 
 struct sandbox_plan {
-	const char *path;          /* executable; no PATH search here */
-	const char *const *argv;   /* NULL-terminated */
-	const char *const *envp;   /* NULL-terminated */
-	int32_t cwd_fd;            /* directory, -1: keep */
-	int32_t stdio[3];          /* -1: /dev/null */
-	int32_t terminal_fd;       /* pty slave to become the controlling terminal, -1: none */
-	int32_t cgroup_fd;         /* cgroup v2 directory to be born in, -1: none */
+	const char *path;        /* executable; no PATH search here */
+	const char *const *argv; /* NULL-terminated */
+	const char *const *envp; /* NULL-terminated */
+	int32_t cwd_fd;          /* directory, -1: keep */
+	int32_t stdio[3];        /* -1: /dev/null */
+	int32_t terminal_fd;     /* pty slave to become the controlling terminal, -1: none */
+	int32_t cgroup_fd;       /* cgroup v2 directory to be born in, -1: none */
 	int32_t ruleset_fd;
-	uint32_t flags;            /* enum sandbox_flags */
+	uint32_t flags; /* enum sandbox_flags */
 	uint32_t umask;
 	const struct sandbox_filter *filter;
 	const struct sandbox_limit *limits;
-	size_t n_limits;           /* RLIMIT_CORE is always frozen at 1 besides */
+	size_t n_limits; /* RLIMIT_CORE is always frozen at 1 besides */
 };
 
 struct sandbox_child {
@@ -131,56 +133,65 @@ struct sandbox_child {
 	int32_t pidfd; /* owned by the caller */
 };
 
-/* Spawns with vfork semantics: returns when the child has exec'ed or failed; on failure the child is
- * reaped.  Thread-safe.  Cost does not depend on the size of the process. */
+/* Spawns with vfork semantics: returns when the child has exec'ed or failed; on failure the child
+ * is reaped.  Thread-safe.  Cost does not depend on the size of the process. */
 int sandbox_spawn(const struct sandbox_plan *plan, struct sandbox_child *ret_child,
 		  struct sandbox_failure *reterr_failure);
 
 /* Takes low descriptor numbers for the stdio of coming spawns, so that a spawn from a process with
- * thousands of open descriptors need not copy its table. Called by the first spawn; call it earlier, while
- * low numbers are free. Idempotent, thread-safe. */
+ * thousands of open descriptors need not copy its table. Called by the first spawn; call it
+ * earlier, while low numbers are free. Idempotent, thread-safe. */
 int sandbox_reserve(void);
 
-/* Starts a thread of this process that is under the filter, without capabilities and in a fresh session keyring for
- * good; later confined spawns with the same flags (SANDBOX_NET_NONE, SANDBOX_NAMESPACED) are made by it and cost an
- * unconfined spawn, as only the Landlock domain is left to set.  Freezes RLIMIT_CORE of the whole process at 1. Call it
- * when the process has its final ids and groups, from one thread; `filter` must live as long as the process. Lasting
- * and idempotent; a fork of the process does without. */
-int sandbox_spawner(uint32_t flags, const struct sandbox_filter *filter, struct sandbox_failure *reterr_failure);
+/* Starts a thread of this process that is under the filter, without capabilities and in a fresh
+ * session keyring for good; later confined spawns with the same flags (SANDBOX_NET_NONE,
+ * SANDBOX_NAMESPACED) are made by it and cost an unconfined spawn, as only the Landlock domain is
+ * left to set.  Freezes RLIMIT_CORE of the whole process at 1. Call it when the process has its
+ * final ids and groups, from one thread; `filter` must live as long as the process. Lasting and
+ * idempotent; a fork of the process does without. */
+int sandbox_spawner(uint32_t flags, const struct sandbox_filter *filter,
+		    struct sandbox_failure *reterr_failure);
 
-/* Confines the calling thread for good: stages SESSION to LANDLOCK and SECCOMP. plan->path, argv, envp, stdio and
- * cgroup_fd are unused; descriptors, dispositions and the signal mask are left alone. For single-threaded
- * callers that exec next: confine(1) and the self-test. Never call it on a thread of a daemon. */
+/* Confines the calling thread for good: stages SESSION to LANDLOCK and SECCOMP. plan->path, argv,
+ * envp, stdio and cgroup_fd are unused; descriptors, dispositions and the signal mask are left
+ * alone. For single-threaded callers that exec next: confine(1) and the self-test. Never call it on
+ * a thread of a daemon. */
 int sandbox_confine_self(const struct sandbox_plan *plan, struct sandbox_failure *reterr_failure);
 
-/* The self-test: really confines forked children and compares each answer with an unfiltered control. */
-struct sandbox_weakness { /* all zero/-1: none.  Tests use it to show that the proof notices. */
-	int32_t omit_row;          /* filter row left out, -1 none */
-	uint64_t weaken_fs;        /* Landlock fs rights left unhandled */
-	uint32_t keep;             /* bit 0: keep capabilities; bit 1: keep scopes off; bit 2: keep session keyring */
+/* The self-test: really confines forked children and compares each answer with an unfiltered
+ * control. */
+struct sandbox_weakness {   /* all zero/-1: none.  Tests use it to show that the proof notices. */
+	int32_t omit_row;   /* filter row left out, -1 none */
+	uint64_t weaken_fs; /* Landlock fs rights left unhandled */
+	uint32_t keep;      /* bit 0: keep capabilities; bit 1: keep scopes off; bit 2: keep session
+			       keyring */
 };
 
 struct sandbox_proof_row {
-	const char *name;   /* snake_case, stable */
-	const char *claim;  /* one sentence */
-	int32_t expected;   /* errno the confined child must see; 0 = must succeed; -SIGSYS etc.: killed by signal */
-	int32_t confined;   /* what it saw */
-	int32_t control;    /* what the same call gave unfiltered */
-	int32_t ok;         /* confined == expected, and the control differs where a denial is claimed */
-	int32_t skipped;    /* 1: not applicable on this kernel (says why in claim) */
+	const char *name;  /* snake_case, stable */
+	const char *claim; /* one sentence */
+	int32_t expected;  /* errno the confined child must see; 0 = must succeed; -SIGSYS etc.:
+			      killed by signal */
+	int32_t confined;  /* what it saw */
+	int32_t control;   /* what the same call gave unfiltered */
+	int32_t ok; /* confined == expected, and the control differs where a denial is claimed */
+	int32_t skipped; /* 1: not applicable on this kernel (says why in claim) */
 };
 
 /* directory: writable, used for a private tree that is removed again. */
-int sandbox_selftest(const char *directory, uint32_t max_abi, const struct sandbox_weakness *weakness,
-		     struct sandbox_proof_row *rows, size_t capacity, size_t *ret_n_rows);
+int sandbox_selftest(const char *directory, uint32_t max_abi,
+		     const struct sandbox_weakness *weakness, struct sandbox_proof_row *rows,
+		     size_t capacity, size_t *ret_n_rows);
 
 const char *sandbox_stage_name(int stage); /* "landlock"; never NULL */
 
-/* The baseline: what ordinary tools need of the system besides the roots. NULL path past the end. */
+/* The baseline: what ordinary tools need of the system besides the roots. NULL path past the end.
+ */
 struct sandbox_baseline_row {
 	const char *path;
 	uint32_t access;
-	uint32_t resolve; /* 1: a symlink that must be followed to the file it names (resolv.conf) */
+	uint32_t
+		resolve; /* 1: a symlink that must be followed to the file it names (resolv.conf) */
 };
 const struct sandbox_baseline_row *sandbox_baseline(size_t row);
 

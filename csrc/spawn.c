@@ -2,17 +2,18 @@
  *
  * Spawning a confined child with vfork semantics, and confining the calling process.
  *
- * Theory of operation.  The parent prepares everything that may allocate or fail for its own reasons: the
- * ruleset, the filter program, the argument vectors.  Then it clones with CLONE_VM|CLONE_VFORK: no page table
- * is copied, so the cost does not grow with the process, and the parent thread sleeps until the child has
- * exec'ed or ended.  Because memory is shared until then, the child
+ * Theory of operation.  The parent prepares everything that may allocate or fail for its own
+ * reasons: the ruleset, the filter program, the argument vectors.  Then it clones with
+ * CLONE_VM|CLONE_VFORK: no page table is copied, so the cost does not grow with the process, and
+ * the parent thread sleeps until the child has exec'ed or ended.  Because memory is shared until
+ * then, the child
  *   - issues raw system calls only: libc would write errno, take locks, run handlers (tests: v02);
  *   - changes no user or group id: that would flip the dumpable flag of the shared mm (v01);
  *   - runs on a stack of its own with every signal blocked;
- *   - reports {stage, errno} by storing it in the parent's frame, which vfork makes a synchronous channel:
- *     a pipe would cost four more calls and say less (docs/adr/0001).
- * The descriptor table is shared only until the child unshares it, which copies no descriptor above the ones
- * it needs; nothing in it is changed before that (v05).  Landlock, seccomp, no_new_privs and capabilities are
+ *   - reports {stage, errno} by storing it in the parent's frame, which vfork makes a synchronous
+ * channel: a pipe would cost four more calls and say less (docs/adr/0001). The descriptor table is
+ * shared only until the child unshares it, which copies no descriptor above the ones it needs;
+ * nothing in it is changed before that (v05).  Landlock, seccomp, no_new_privs and capabilities are
  * per task and do not leak back into the parent (v03).
  */
 #include <errno.h>
@@ -29,17 +30,17 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "internal.h"
 #include "kernel.h"
+#include "stdfd.h"
 
 #define ALL_SIGNALS (~0ULL)
 #define KERNEL_NSIG 64
-#define LANES 4                  /* spawns that may overlap before one allocates a stack and copies more */
+#define LANES 4 /* spawns that may overlap before one allocates a stack and copies more */
 #define STACK_BYTES (16 * 1024UL)
-#define HIGH_DESCRIPTOR 64       /* above it, stdio goes through a lane's low slots */
+#define HIGH_DESCRIPTOR 64 /* above it, stdio goes through a lane's low slots */
 
 /* One spawn at a time uses a lane: a stack, and three low descriptor numbers held by /dev/null. */
 static struct {
@@ -53,7 +54,8 @@ static int null_fd = -1, reserve_error;
 struct spawn {
 	const struct sandbox_plan *plan;
 	int32_t stdio[3]; /* as the child finds them */
-	int inherited;    /* the spawning thread is under the filter already: nothing of it is left to do */
+	int inherited; /* the spawning thread is under the filter already: nothing of it is left to
+			  do */
 	volatile struct sandbox_failure failure;
 	volatile int reached_exec;
 };
@@ -62,7 +64,8 @@ struct spawn {
 
 static int fail(struct sandbox_failure *reterr_failure, int stage, long error, int64_t index)
 {
-	*reterr_failure = (struct sandbox_failure){ .stage = stage, .error = (int32_t)-error, .index = index };
+	*reterr_failure =
+		(struct sandbox_failure){.stage = stage, .error = (int32_t)-error, .index = index};
 	return (int)error;
 }
 
@@ -70,19 +73,21 @@ static long set_limit(uint32_t resource, uint64_t soft, uint64_t hard)
 {
 	struct {
 		uint64_t soft, hard;
-	} limit = { soft, hard };
+	} limit = {soft, hard};
 	return raw4(SYS_prlimit64, 0, resource, (long)&limit, 0);
 }
 
-/* The value 1 makes the kernel abandon a dump to a pipe handler; 0 does not (fs/coredump.c). The filter keeps it.
- * Where a lower hard limit is in force already and may not be raised, 0 is what is left. */
+/* The value 1 makes the kernel abandon a dump to a pipe handler; 0 does not (fs/coredump.c). The
+ * filter keeps it. Where a lower hard limit is in force already and may not be raised, 0 is what is
+ * left. */
 static long freeze_core(void)
 {
 	long error = set_limit(RLIMIT_CORE, 1, 1);
 	return error == -EPERM ? set_limit(RLIMIT_CORE, 0, 0) : error;
 }
 
-static int apply_limits(const struct sandbox_plan *plan, int inherited, struct sandbox_failure *reterr_failure)
+static int apply_limits(const struct sandbox_plan *plan, int inherited,
+			struct sandbox_failure *reterr_failure)
 {
 	for (size_t i = 0; i < plan->n_limits; i++) {
 		const struct sandbox_limit *limit = &plan->limits[i];
@@ -94,8 +99,8 @@ static int apply_limits(const struct sandbox_plan *plan, int inherited, struct s
 	return error ? fail(reterr_failure, SANDBOX_STAGE_LIMITS, error, -1) : 0;
 }
 
-/* Everything gone from every set, for good. Without CAP_SETPCAP the bounding set and securebits cannot be
- * changed and do not matter: no_new_privs stops every way of gaining from them. */
+/* Everything gone from every set, for good. Without CAP_SETPCAP the bounding set and securebits
+ * cannot be changed and do not matter: no_new_privs stops every way of gaining from them. */
 static long drop_capabilities(void)
 {
 	long error = 0;
@@ -103,20 +108,20 @@ static long drop_capabilities(void)
 		error = raw2(SYS_prctl, PR_CAPBSET_DROP, capability);
 	if (error == -EINVAL) { /* past the last capability: the bounding set is empty */
 		const long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |
-				  SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |
-				  SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
+				  SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED |
+				  SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
 		error = raw2(SYS_prctl, PR_SET_SECUREBITS, bits);
 	}
 	if (error && error != -EPERM)
 		return error;
 	/* capset clears the ambient set with the permitted one */
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct data[2] = { { 0 }, { 0 } };
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {{0}, {0}};
 	return raw2(SYS_capset, (long)&header, (long)data);
 }
 
-/* ENOSYS: no keys in this kernel. EPERM: an outer filter refuses keyctl; then the child has no use of keys either,
- * as ours refuses all three key calls too. */
+/* ENOSYS: no keys in this kernel. EPERM: an outer filter refuses keyctl; then the child has no use
+ * of keys either, as ours refuses all three key calls too. */
 static long join_fresh_keyring(void)
 {
 	long serial = raw2(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0);
@@ -134,14 +139,16 @@ static long start_session(const struct sandbox_plan *plan)
 	return session < 0 ? session : 0;
 }
 
-static int enter(const struct sandbox_plan *plan, int inherited, struct sandbox_failure *reterr_failure)
+static int enter(const struct sandbox_plan *plan, int inherited,
+		 struct sandbox_failure *reterr_failure)
 {
 	long error = start_session(plan);
 	if (error)
 		return fail(reterr_failure, SANDBOX_STAGE_SESSION, error, -1);
 	if (plan->terminal_fd >= 0 && (error = raw3(SYS_ioctl, plan->terminal_fd, TIOCSCTTY, 0)))
 		return fail(reterr_failure, SANDBOX_STAGE_TERMINAL, error, -1);
-	if (!inherited && !(plan->flags & (SANDBOX_UNCONFINED | SANDBOX_KEEP_KEYRING | SANDBOX_WEAK_KEYRING)) &&
+	if (!inherited &&
+	    !(plan->flags & (SANDBOX_UNCONFINED | SANDBOX_KEEP_KEYRING | SANDBOX_WEAK_KEYRING)) &&
 	    (error = join_fresh_keyring()))
 		return fail(reterr_failure, SANDBOX_STAGE_KEYRING, error, -1);
 	if (plan->cwd_fd >= 0 && (error = raw1(SYS_fchdir, plan->cwd_fd)))
@@ -150,7 +157,8 @@ static int enter(const struct sandbox_plan *plan, int inherited, struct sandbox_
 }
 
 /* No capability and no way to gain one. */
-static int restrict_privileges(const struct sandbox_plan *plan, struct sandbox_failure *reterr_failure)
+static int restrict_privileges(const struct sandbox_plan *plan,
+			       struct sandbox_failure *reterr_failure)
 {
 	long error;
 	if (plan->flags & SANDBOX_UNCONFINED)
@@ -162,7 +170,8 @@ static int restrict_privileges(const struct sandbox_plan *plan, struct sandbox_f
 	return 0;
 }
 
-static int restrict_filesystem(const struct sandbox_plan *plan, struct sandbox_failure *reterr_failure)
+static int restrict_filesystem(const struct sandbox_plan *plan,
+			       struct sandbox_failure *reterr_failure)
 {
 	if (plan->flags & SANDBOX_UNCONFINED)
 		return 0;
@@ -176,7 +185,8 @@ static int install_filter(const struct sandbox_plan *plan, struct sandbox_failur
 		return 0;
 	struct sock_fprog program = {
 		.len = plan->filter->length,
-		.filter = (struct sock_filter *)plan->filter->instructions, /* the kernel only reads it */
+		.filter = (struct sock_filter *)
+				  plan->filter->instructions, /* the kernel only reads it */
 	};
 	long error = raw3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program);
 	return error ? fail(reterr_failure, SANDBOX_STAGE_SECCOMP, error, -1) : 0;
@@ -193,7 +203,7 @@ static long unshare_files(const int32_t stdio[3])
 
 static long set_stdio(const int32_t stdio[3])
 {
-	int32_t source[3] = { stdio[0], stdio[1], stdio[2] };
+	int32_t source[3] = {stdio[0], stdio[1], stdio[2]};
 	for (int i = 0; i < 3; i++) { /* out of the way of the dup3 calls below */
 		if (source[i] > 2 || source[i] == i)
 			continue;
@@ -203,14 +213,16 @@ static long set_stdio(const int32_t stdio[3])
 		source[i] = (int32_t)fd;
 	}
 	for (int i = 0; i < 3; i++) {
-		long fd = source[i] == i ? raw3(SYS_fcntl, i, F_SETFD, 0) : raw3(SYS_dup3, source[i], i, 0);
+		long fd = source[i] == i ? raw3(SYS_fcntl, i, F_SETFD, 0)
+					 : raw3(SYS_dup3, source[i], i, 0);
 		if (fd < 0)
 			return fd;
 	}
 	return 0;
 }
 
-/* execve keeps ignored signals ignored; Python ignores SIGPIPE, nohup SIGHUP, a background shell SIGINT. */
+/* execve keeps ignored signals ignored; Python ignores SIGPIPE, nohup SIGHUP, a background shell
+ * SIGINT. */
 static void reset_signals(void)
 {
 	const struct {
@@ -218,7 +230,7 @@ static void reset_signals(void)
 		unsigned long flags;
 		void (*restorer)(void);
 		uint64_t mask;
-	} reset = { SIG_DFL, 0, 0, 0 };
+	} reset = {SIG_DFL, 0, 0, 0};
 	const uint64_t none = 0;
 	for (int signal = 1; signal <= KERNEL_NSIG; signal++)
 		if (signal != SIGKILL && signal != SIGSTOP)
@@ -261,8 +273,10 @@ static __attribute__((noreturn)) void child_main(void *argument)
 
 /* ---- the parent ---- */
 
-/* The child returns from the system call on `stack` and calls function(argument), which never returns. */
-static long clone_call(long number, long a, long b, long c, void (*function)(void *), void *argument)
+/* The child returns from the system call on `stack` and calls function(argument), which never
+ * returns. */
+static long clone_call(long number, long a, long b, long c, void (*function)(void *),
+		       void *argument)
 {
 	long result;
 	register void (*r12)(void *) __asm__("r12") = function;
@@ -278,7 +292,8 @@ static long clone_call(long number, long a, long b, long c, void (*function)(voi
 			 "ud2\n"
 			 "1:"
 			 : "=a"(result)
-			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r12), "r"(r13), "r"(r10), "r"(r8)
+			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r12), "r"(r13), "r"(r10),
+			   "r"(r8)
 			 : "rcx", "r11", "memory");
 	return result;
 }
@@ -298,11 +313,15 @@ static long clone_vfork(struct spawn *spawn, char *stack, int *ret_pidfd)
 		args.flags |= KERNEL_CLONE_INTO_CGROUP;
 		args.cgroup = (uint32_t)plan->cgroup_fd;
 	}
-	long pid = spawn->inherited ? -ENOSYS : clone_call(NR_clone3, (long)&args, sizeof args, 0, child_main, spawn);
-	/* Our own filter on the spawner thread answers ENOSYS to clone3. An outer filter (a container's) does too. The handlers that clone(2) leaves in place cannot run: every signal is blocked until reset_signals. A cgroup cannot be had that way. */
+	long pid = spawn->inherited
+			   ? -ENOSYS
+			   : clone_call(NR_clone3, (long)&args, sizeof args, 0, child_main, spawn);
+	/* Our own filter on the spawner thread answers ENOSYS to clone3. An outer filter (a
+	 * container's) does too. The handlers that clone(2) leaves in place cannot run: every
+	 * signal is blocked until reset_signals. A cgroup cannot be had that way. */
 	if (pid == -ENOSYS && plan->cgroup_fd < 0)
-		pid = clone_call(SYS_clone, (long)flags | SIGCHLD, (long)(stack + STACK_BYTES), (long)ret_pidfd, child_main,
-				 spawn);
+		pid = clone_call(SYS_clone, (long)flags | SIGCHLD, (long)(stack + STACK_BYTES),
+				 (long)ret_pidfd, child_main, spawn);
 	return pid;
 }
 
@@ -341,22 +360,16 @@ static int take_lane(void)
 	return -1;
 }
 
-/* A datagram socket can be re-aimed at any socket of the host, /dev/log for one; a stream pair cannot. */
-static int is_datagram_socket(int fd)
-{
-	int type;
-	socklen_t bytes = sizeof type;
-	return !getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) && type != SOCK_STREAM && type != SOCK_SEQPACKET;
-}
-
-/* Puts high stdio descriptors into the lane's low slots, so that the child's table stays small. Without a lane they
- * stay where they are, which costs copying and nothing else. */
+/* Puts high stdio descriptors into the lane's low slots, so that the child's table stays small.
+ * Without a lane they stay where they are, which costs copying and nothing else. */
 static int place_stdio(const struct sandbox_plan *plan, int lane, int32_t ret_stdio[3])
 {
-	for (int i = 0; i < 3; i++) {
+	int error = plan->flags & SANDBOX_UNCONFINED ? 0 : sandbox_check_stdio(plan->stdio);
+	for (int i = 0; i < 3; i++)
 		ret_stdio[i] = plan->stdio[i] < 0 ? null_fd : plan->stdio[i];
-		if (!(plan->flags & SANDBOX_UNCONFINED) && plan->stdio[i] >= 0 && is_datagram_socket(plan->stdio[i]))
-			return -EPROTOTYPE;
+	if (error)
+		return error;
+	for (int i = 0; i < 3; i++) {
 		if (lane < 0 || ret_stdio[i] < HIGH_DESCRIPTOR)
 			continue;
 		if (raw3(SYS_dup3, ret_stdio[i], lanes[lane].slots[i], O_CLOEXEC) < 0)
@@ -378,10 +391,11 @@ static void release_lane(int lane, const int32_t stdio[3])
 
 /* ---- the spawner thread ---- */
 
-/* A kernel thread of this process that is under the filter, without capabilities and in a fresh session keyring for
- * good, so that a child is born with all three and only its Landlock domain is left to set.  It runs raw system calls
- * only and has no libc state: libc's own setuid(2) therefore does not reach it, which is why a change of ids is looked
- * for at every spawn.  It never has a Landlock domain: children could then reach it with ptrace. */
+/* A kernel thread of this process that is under the filter, without capabilities and in a fresh
+ * session keyring for good, so that a child is born with all three and only its Landlock domain is
+ * left to set.  It runs raw system calls only and has no libc state: libc's own setuid(2) therefore
+ * does not reach it, which is why a change of ids is looked for at every spawn.  It never has a
+ * Landlock domain: children could then reach it with ptrace. */
 #define SPAWNER_STACK_BYTES 4096UL
 
 enum { SPAWNER_IDLE, SPAWNER_BUSY, SPAWNER_DONE, SPAWNER_FAILED };
@@ -447,7 +461,8 @@ static __attribute__((noreturn)) void spawner_main(void *argument)
 	while (!error) {
 		spawner_await(spawner, SPAWNER_IDLE);
 		if (atomic_load(&spawner->state) == SPAWNER_BUSY) {
-			spawner->pid = clone_vfork(spawner->spawn, spawner->stack, spawner->ret_pidfd);
+			spawner->pid =
+				clone_vfork(spawner->spawn, spawner->stack, spawner->ret_pidfd);
 			spawner_set(spawner, SPAWNER_DONE);
 		}
 		spawner_await(spawner, SPAWNER_DONE);
@@ -462,21 +477,27 @@ static void current_ids(int32_t ids[6])
 	raw3(SYS_getresgid, (long)&ids[3], (long)&ids[4], (long)&ids[5]);
 }
 
-int sandbox_spawner(uint32_t flags, const struct sandbox_filter *filter, struct sandbox_failure *reterr_failure)
+int sandbox_spawner(uint32_t flags, const struct sandbox_filter *filter,
+		    struct sandbox_failure *reterr_failure)
 {
 	struct spawner *spawner = &spawners[flags & 3];
-	const long thread = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+	const long thread =
+		CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
 	if (spawner->owner == raw0(SYS_getpid))
 		return 0;
 	struct sandbox_failure failure;
-	long error = freeze_core(); /* process-wide, as its children cannot do it under the filter */
+	long error =
+		freeze_core(); /* process-wide, as its children cannot do it under the filter */
 	if (error)
 		return fail(reterr_failure, SANDBOX_STAGE_LIMITS, error, -1);
-	*spawner = (struct spawner){ .state = SPAWNER_BUSY, .plan = { .flags = flags, .filter = filter } };
+	*spawner =
+		(struct spawner){.state = SPAWNER_BUSY, .plan = {.flags = flags, .filter = filter}};
 	current_ids(spawner->ids);
 	uint64_t all = ALL_SIGNALS, saved;
 	raw4(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&saved, sizeof all);
-	error = clone_call(SYS_clone, thread, (long)(spawner_stacks[flags & 3] + SPAWNER_STACK_BYTES), 0, spawner_main, spawner);
+	error = clone_call(SYS_clone, thread,
+			   (long)(spawner_stacks[flags & 3] + SPAWNER_STACK_BYTES), 0, spawner_main,
+			   spawner);
 	raw4(SYS_rt_sigprocmask, SIG_SETMASK, (long)&saved, 0, sizeof saved);
 	if (error < 0)
 		return fail(reterr_failure, SANDBOX_STAGE_CLONE, error, -1);
@@ -490,14 +511,16 @@ int sandbox_spawner(uint32_t flags, const struct sandbox_filter *filter, struct 
 	return 0;
 }
 
-/* The thread for a plan, or NULL: none was started here, the ids changed since, or the child must be born in a cgroup,
- * which takes clone3. */
+/* The thread for a plan, or NULL: none was started here, the ids changed since, or the child must
+ * be born in a cgroup, which takes clone3. */
 static struct spawner *spawner_for(const struct sandbox_plan *plan)
 {
 	struct spawner *spawner = &spawners[plan->flags & 3];
 	int32_t ids[6];
-	const uint32_t other = SANDBOX_UNCONFINED | SANDBOX_WEAK_CAPABILITIES | SANDBOX_WEAK_KEYRING;
-	if (!spawner->owner || plan->cgroup_fd >= 0 || (plan->flags & other) || spawner->owner != raw0(SYS_getpid))
+	const uint32_t other =
+		SANDBOX_UNCONFINED | SANDBOX_WEAK_CAPABILITIES | SANDBOX_WEAK_KEYRING;
+	if (!spawner->owner || plan->cgroup_fd >= 0 || (plan->flags & other) ||
+	    spawner->owner != raw0(SYS_getpid))
 		return NULL;
 	current_ids(ids);
 	for (int i = 0; i < 6; i++)
@@ -543,13 +566,14 @@ static int conclude(struct spawn *spawn, long pid, int pidfd, struct sandbox_chi
 	if (pid < 0)
 		return fail(reterr_failure, SANDBOX_STAGE_CLONE, pid, -1);
 	if (spawn->reached_exec && !spawn->failure.stage) {
-		*ret_child = (struct sandbox_child){ .pid = (int32_t)pid, .pidfd = pidfd };
+		*ret_child = (struct sandbox_child){.pid = (int32_t)pid, .pidfd = pidfd};
 		return 0;
 	}
 	while (raw4(SYS_wait4, pid, 0, 0, 0) == -EINTR)
 		;
 	raw1(SYS_close, pidfd);
-	if (!spawn->failure.stage) /* killed from outside, e.g. by the OOM killer, before it got that far */
+	if (!spawn->failure.stage) /* killed from outside, e.g. by the OOM killer, before it got
+				      that far */
 		return fail(reterr_failure, SANDBOX_STAGE_CLONE, -EINTR, -1);
 	reterr_failure->stage = spawn->failure.stage;
 	reterr_failure->error = spawn->failure.error;
@@ -560,13 +584,14 @@ static int conclude(struct spawn *spawn, long pid, int pidfd, struct sandbox_chi
 int sandbox_spawn(const struct sandbox_plan *plan, struct sandbox_child *ret_child,
 		  struct sandbox_failure *reterr_failure)
 {
-	struct spawn spawn = { .plan = plan };
+	struct spawn spawn = {.plan = plan};
 	int error = sandbox_reserve(), pidfd = -1;
 	if (error)
 		return fail(reterr_failure, SANDBOX_STAGE_DESCRIPTORS, error, -1);
 	int lane = take_lane();
-	char *stack = lane >= 0 ? stacks[lane] : mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
-						      MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	char *stack = lane >= 0 ? stacks[lane]
+				: mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+				       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	if (stack == MAP_FAILED)
 		return fail(reterr_failure, SANDBOX_STAGE_DESCRIPTORS, -ENOMEM, -1);
 	error = place_stdio(plan, lane, spawn.stdio);

@@ -2,9 +2,10 @@
  *
  * Ending a tree of processes completely; see supervise.h.
  *
- * A direct child that has not been reaped cannot have its number reused, so kill(2) on it is exact.  Killing all
- * direct children and reaping them brings the next generation up as new direct children; the loop ends when
- * wait4(2) says ECHILD, which is the kernel's own word that nobody is left.
+ * A direct child that has not been reaped cannot have its number reused, so kill(2) on it is exact.
+ * Killing all direct children and reaping them brings the next generation up as new direct
+ * children; the loop ends when wait4(2) says ECHILD, which is the kernel's own word that nobody is
+ * left.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -35,8 +36,8 @@ static uint64_t now_ms(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* The parent of a process and whether it is a zombie, from /proc/PID/stat (proc(5)); -1 when it is gone. The command
- * name may hold anything, so the fields are counted from the last ')'. */
+/* The parent of a process and whether it is a zombie, from /proc/PID/stat (proc(5)); -1 when it is
+ * gone. The command name may hold anything, so the fields are counted from the last ')'. */
 static pid_t parent_of(pid_t pid, int *ret_zombie)
 {
 	char path[32], text[512], state;
@@ -78,7 +79,7 @@ static struct process *list_processes(size_t *ret_n)
 		}
 		pid_t parent = parent_of(pid, &zombie);
 		if (parent > 0 && !zombie)
-			list[n++] = (struct process){ .pid = pid, .parent = parent };
+			list[n++] = (struct process){.pid = pid, .parent = parent};
 	}
 	closedir(proc);
 	*ret_n = n;
@@ -95,7 +96,7 @@ static int is_descendant(const struct process *list, size_t n, pid_t parent)
 {
 	if (parent == getpid())
 		return 1;
-	const struct process key = { .pid = parent };
+	const struct process key = {.pid = parent};
 	const struct process *found = bsearch(&key, list, n, sizeof *list, by_pid);
 	return found && found->descendant;
 }
@@ -138,7 +139,8 @@ int supervise_signal(int signal)
 	return signalled;
 }
 
-/* The direct children of one of our threads, from the kernel's own list: cheap, and exact as they are unreaped. */
+/* The direct children of one of our threads, from the kernel's own list: cheap, and exact as they
+ * are unreaped. */
 static int kill_children_of(const char *task)
 {
 	char path[64];
@@ -216,11 +218,12 @@ int supervise_kill(int cgroup_fd, uint32_t limit_ms, uint32_t *ret_cgroup_killed
 		if (cgroup_fd >= 0 && kill_cgroup(cgroup_fd))
 			*ret_cgroup_killed = 1;
 		kill_children();
-		if (++rounds % PATIENT_ROUNDS == 0) /* a bomb forks faster than generation by generation */
+		if (++rounds % PATIENT_ROUNDS ==
+		    0) /* a bomb forks faster than generation by generation */
 			supervise_signal(SIGKILL);
 		if (reap(&killed))
 			return killed;
-		const struct timespec patience = { .tv_nsec = 5000000 };
+		const struct timespec patience = {.tv_nsec = 5000000};
 		sigtimedwait(&chld, NULL, &patience); /* a death, or another round */
 	}
 	return -ETIMEDOUT;

@@ -20,7 +20,7 @@ from sandbox.landlock import FLOOR, Access, Network, State, Status, status
 from sandbox.ruleset import Root, Ruleset, baseline, execute, read, write
 from sandbox.run import MAX_OUTPUT_BYTES, Completed, run
 from sandbox.selftest import Proof, helper_path, selftest
-from sandbox.spawn import DEVNULL, MINIMAL_ENV, Child, Exit, Limits, SpawnPlan, spawn
+from sandbox.spawn import DEVNULL, MINIMAL_ENV, Child, Exit, Limits, SpawnPlan, spawn, start_spawner
 
 __all__ = [
     "DEVNULL",
@@ -50,6 +50,7 @@ __all__ = [
     "selftest",
     "spawn",
     "stage_name",
+    "start_spawner",
     "status",
     "write",
 ]

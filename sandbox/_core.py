@@ -112,12 +112,13 @@ class RootTable:
 
     __slots__ = ("_paths", "_roots")
 
-    def __init__(self, roots: Sequence[tuple[bytes, bool]]) -> None:
-        self._paths = [c_string(path, "path of a root") for path, _ in roots]
+    def __init__(self, roots: Sequence[tuple[bytes, bool, bool]]) -> None:
+        """Each root is (path, follow, stable)."""
+        self._paths = [c_string(path, "path of a root") for path, _, _ in roots]
         self._roots = ffi.new("struct sandbox_root[]", len(roots))
-        for number, (_, follow) in enumerate(roots):
-            self._roots[number].path = self._paths[number]
-            self._roots[number].follow = follow
+        for number, (_, follow, stable) in enumerate(roots):
+            root = self._roots[number]
+            root.path, root.follow, root.stable = self._paths[number], follow, stable
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -128,9 +129,12 @@ class RootTable:
             with Batch(self._roots, start, min(_ROOTS_PER_BATCH, len(self) - start)) as batch:
                 yield batch
 
-    def stale(self) -> int | None:
-        """The first root whose path names another inode than when it was opened, or None."""
-        number = lib.sandbox_stale_root(self._roots, len(self))
+    def stale(self, *, every: bool) -> int | None:
+        """The first root whose path names another inode than when it was opened, or None.
+
+        Stable roots are looked at with `every` only.
+        """
+        number = lib.sandbox_stale_root(self._roots, len(self), every)
         return None if number == len(self) else number
 
 
@@ -169,6 +173,19 @@ def filter_program(flags: int) -> _native.Program:
     if error:
         raise SandboxError("filter", error)
     return program
+
+
+def start_spawner(flags: int) -> None:
+    """See sandbox_spawner in csrc/sandbox.h; the program it takes lives as long as the process."""
+    failure = ffi.new("struct sandbox_failure *")
+    if lib.sandbox_spawner(flags, filter_program(flags), failure):
+        raise failed(failure)
+
+
+def reserve() -> None:
+    """See sandbox_reserve in csrc/sandbox.h."""
+    if error := -lib.sandbox_reserve():
+        raise SandboxError("descriptors", error)
 
 
 class NativePlan:
@@ -217,8 +234,6 @@ class NativePlan:
     def spawn(self, cwd_fd: int, ruleset_fd: int) -> tuple[int, int]:
         """(pid, pidfd) of the confined child that has exec'ed; the caller owns both."""
         template = self._template
-        if error := -lib.sandbox_check_stdio(template.stdio):
-            raise SandboxError("descriptors", error)
         plan = ffi.new("struct sandbox_plan *", template[0])
         plan.cwd_fd = cwd_fd
         plan.ruleset_fd = ruleset_fd

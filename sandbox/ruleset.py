@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -22,6 +23,8 @@ from sandbox import _core
 from sandbox.errors import SandboxError
 from sandbox.landlock import Access, Network, _status
 
+STABLE_RECHECK_S = 1.0
+
 Pathname: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
@@ -31,7 +34,8 @@ class Root:
 
     An `optional` root that does not exist is skipped and listed in `Ruleset.skipped`; any other is
     an error.  With `follow=False` so is a symbolic link anywhere in the path: for paths that are
-    canonical already and lie where an earlier command could have put a link.
+    canonical already and lie where an earlier command could have put a link.  `stable` says that no
+    confined command can change what the path names; `Ruleset.current()` looks at it more rarely.
     Raises ValueError for a NUL or an empty path, and for DEVICE without READ or WRITE.
     """
 
@@ -39,6 +43,7 @@ class Root:
     access: Access
     optional: bool = False
     follow: bool = True
+    stable: bool = False
     name: bytes = field(init=False, repr=False, compare=False)
     """The path as the kernel takes it."""
     bits: int = field(init=False, repr=False, compare=False)
@@ -78,7 +83,9 @@ def baseline() -> tuple[Root, ...]:
 
     System programs and libraries, harmless device nodes, single files of /etc, /proc.
     """
-    return tuple(Root(path, Access(bits), optional=True) for path, bits in _core.baseline_rows())
+    return tuple(
+        Root(path, Access(bits), optional=True, stable=True) for path, bits in _core.baseline_rows()
+    )
 
 
 class Ruleset:
@@ -93,7 +100,7 @@ class Ruleset:
     stage "root" when one cannot be opened, "rule" when Landlock cannot bind it.
     """
 
-    __slots__ = ("_fd", "_table", "abi", "network", "skipped")
+    __slots__ = ("_fd", "_looked", "_table", "abi", "network", "skipped")
 
     _max_abi = 0  # tests behave as on an older kernel
     _weaken_fs = 0  # tests leave rights unhandled
@@ -108,8 +115,9 @@ class Ruleset:
         self.abi = status.abi
         self.network = network
         self._table = _core.RootTable(
-            [(path, root.follow) for path, root in zip(paths, ordered, strict=True)]
+            [(path, root.follow, root.stable) for path, root in zip(paths, ordered, strict=True)]
         )
+        self._looked = time.monotonic()
         flags = _core.NET_NONE if network is Network.NONE else 0
         self._fd = _core.create_ruleset(flags, self._max_abi, self._weaken_fs)
         handled_fs = status.handled_fs & ~self._weaken_fs
@@ -146,9 +154,14 @@ class Ruleset:
     def current(self) -> bool:
         """Whether every path still names the inode that was opened (and no missing one appeared).
 
-        One stat(2) a root, about 1 µs each, in one call without the GIL.
+        One stat(2) a root, about 1 µs each, in one call without the GIL.  Stable roots only once in
+        STABLE_RECHECK_S: a rule on what such a path named before denies, it never allows more.
         """
-        return self._table.stale() is None
+        now = time.monotonic()
+        every = now - self._looked >= STABLE_RECHECK_S
+        if every:
+            self._looked = now
+        return self._table.stale(every=every) is None
 
     def close(self) -> None:
         """Releases the ruleset; commands already running keep their confinement."""

@@ -216,9 +216,7 @@ def test_scratch_is_private_writable_and_gone(
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_a_run_without_a_directory_starts_in_its_scratch(
-    run_one: Runs, permit: MakePermit
-) -> None:
+def test_a_run_without_a_directory_starts_in_its_scratch(run_one: Runs, permit: MakePermit) -> None:
     outcome = asyncio.run(run_one(permit('[ "$PWD" = "$TMPDIR" ] && echo same', cwd=b"/scratch")))
     assert outcome.stdout.head == b"same\n"
 
