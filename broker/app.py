@@ -120,6 +120,8 @@ class App:
             self._service.record_failure(call, fault)
             reply = _problem(call, InternalError(), headers)
         connection.answer(reply.status, headers, reply.body)
+        if reply.afterwards is not None:
+            reply.afterwards()
 
     async def _answer(self, call: Call, peer: Peer, scope: Any, receive: Any) -> Reply:
         seen = _seen(scope["headers"])

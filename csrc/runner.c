@@ -413,7 +413,7 @@ static int spawn(struct run *run, struct pipes *p, struct sandbox_failure *reter
 		.cwd_fd = run->descriptors[0],
 		.stdio = {p->in[0], p->out[1], p->err[1]},
 		.terminal_fd = -1,
-		.cgroup_fd = run->descriptors[2],
+		.cgroup_fd = -1, /* born in the runner's */
 		.ruleset_fd = run->descriptors[1],
 		.flags = q->flags | SANDBOX_KEEP_KEYRING,
 		.umask = q->umask,
@@ -485,7 +485,7 @@ static void begin_end(struct run *run, uint32_t reason)
 
 static void kill_tree(struct run *run)
 {
-	int killed = supervise_kill(run->descriptors[2], KILL_LIMIT_MS, &run->reply.leaf_spent);
+	int killed = supervise_kill(run->descriptors[2], KILL_LIMIT_MS, &run->reply.left_cgroup);
 	run->reply.survivors |= killed < 0;
 	if (killed > 0)
 		run->reply.orphans_killed += (uint32_t)killed;

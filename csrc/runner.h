@@ -50,8 +50,7 @@ struct runner_reply {
 	uint32_t orphans_killed;
 	uint32_t drained;    /* both streams read to their end */
 	uint32_t survivors;  /* 1: something could not be ended (uninterruptible) */
-	uint32_t leaf_spent; /* 1: cgroup.kill was used, so nothing can be born in this cgroup again
-			      */
+	uint32_t left_cgroup; /* 1: not in its cgroup any more; such a runner is not used again */
 	int64_t index;
 	uint64_t duration_ns, user_us, system_us, max_rss_kib;
 	uint64_t total_bytes[2];

@@ -23,6 +23,7 @@
 
 #define MAX_PROCESSES 65536
 #define PATIENT_ROUNDS 8
+#define CGROUP_ROUNDS 24
 
 struct process {
 	pid_t pid, parent;
@@ -180,14 +181,20 @@ static void kill_children(void)
 		kill_children_slowly();
 }
 
-static int kill_cgroup(int cgroup_fd)
+static int write_to(int directory_fd, const char *name, const char *text)
 {
-	int fd = openat(cgroup_fd, "cgroup.kill", O_WRONLY | O_CLOEXEC);
+	int fd = openat(directory_fd, name, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
-		return 0; /* before Linux 5.14: the loop over children does it */
-	ssize_t written = write(fd, "1", 1);
+		return -errno;
+	ssize_t written = write(fd, text, strlen(text));
 	close(fd);
-	return written == 1;
+	return written < 0 ? -EIO : 0;
+}
+
+/* cgroup.kill (Linux 5.14) takes all that is in a cgroup at once, so first get out of it. */
+static int leave_and_kill(int cgroup_fd)
+{
+	return !write_to(cgroup_fd, "../cgroup.procs", "0") && !write_to(cgroup_fd, "cgroup.kill", "1");
 }
 
 /* Reaps what has ended. Returns 1 when no child is left. */
@@ -205,25 +212,24 @@ static int reap(int *killed)
 	}
 }
 
-int supervise_kill(int cgroup_fd, uint32_t limit_ms, uint32_t *ret_cgroup_killed)
+int supervise_kill(int cgroup_fd, uint32_t limit_ms, uint32_t *ret_left_cgroup)
 {
 	sigset_t chld;
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
 	int killed = 0, ignored = 0, rounds = 0;
-	*ret_cgroup_killed = 0;
+	*ret_left_cgroup = 0;
 	if (reap(&ignored)) /* what ended by itself before was not killed by us */
 		return 0;
 	for (uint64_t deadline = now_ms() + limit_ms; now_ms() < deadline;) {
-		if (cgroup_fd >= 0 && kill_cgroup(cgroup_fd))
-			*ret_cgroup_killed = 1;
 		kill_children();
-		if (++rounds % PATIENT_ROUNDS ==
-		    0) /* a bomb forks faster than generation by generation */
+		if (++rounds % PATIENT_ROUNDS == 0) /* a bomb forks faster than generation by generation */
 			supervise_signal(SIGKILL);
+		if (rounds == CGROUP_ROUNDS && cgroup_fd >= 0)
+			*ret_left_cgroup = (uint32_t)leave_and_kill(cgroup_fd);
 		if (reap(&killed))
 			return killed;
-		const struct timespec patience = {.tv_nsec = 5000000};
+		const struct timespec patience = { .tv_nsec = 5000000 };
 		sigtimedwait(&chld, NULL, &patience); /* a death, or another round */
 	}
 	return -ETIMEDOUT;

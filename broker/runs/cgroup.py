@@ -1,43 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 """cgroup v2 leaves for runs, where the unit's subtree is delegated (cgroups(7), `Delegate=yes`).
 
-A leaf makes the end of a run exact: `cgroup.kill` (Linux 5.14) reaches every process in it at once.
+A leaf holds a runner and everything it runs: what a lost runner leaves behind can still be found
+and ended as a whole (`cgroup.kill`, Linux 5.14), and so can a tree that outruns its killer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
+import time
 
 LEAF_PREFIX = "run-"
+EMPTY_S = 2.0
 
 
 class Leaf:
-    """One leaf directory; `fd` is what clone3(CLONE_INTO_CGROUP) takes."""
+    """The cgroup of one runner and all that it runs; `fd` is its directory."""
 
     def __init__(self, path: str) -> None:
+        os.mkdir(path, 0o755)
         self._path = path
-        self._open()
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def _open(self) -> None:
-        os.mkdir(self._path, 0o755)
-        self.fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def renew(self) -> None:
-        """Another cgroup under the same name: one that was killed takes no new process.
+    def adopt(self, pid: int) -> None:
+        """Moves a process in; its children are born there.
 
         Raises:
-            OSError: something in the old one cannot be ended.
+            OSError: the process is gone, or the move is not allowed.
         """
-        os.close(self.fd)
-        os.rmdir(self._path)
-        self._open()
+        self._write("cgroup.procs", str(pid))
 
     def close(self) -> None:
+        """Kills what is left inside, waits for its end, and removes it.  Blocks."""
+        with contextlib.suppress(OSError):  # before Linux 5.14 there is no cgroup.kill
+            self._write("cgroup.kill", "1")
+        self._await_empty()
         os.close(self.fd)
         # EBUSY: a process that cannot be ended is still inside; the directory shows it.
         with contextlib.suppress(OSError):
             os.rmdir(self._path)
+
+    def _await_empty(self) -> None:
+        """The kernel reports a change of cgroup.events as an exceptional condition (cgroups(7))."""
+        deadline = time.monotonic() + EMPTY_S
+        poll = select.poll()
+        with open(f"{self._path}/cgroup.events", encoding="ascii") as events:
+            poll.register(events, select.POLLPRI)
+            while "populated 1" in events.read():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not poll.poll(left_s * 1000):
+                    return
+                events.seek(0)
+
+    def _write(self, name: str, text: str) -> None:
+        with open(f"{self._path}/{name}", "w", encoding="ascii") as file:
+            file.write(text)
 
 
 def sweep(directory: str) -> None:

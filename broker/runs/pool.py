@@ -92,7 +92,6 @@ class _Slot:
         self.runner = runner
         self.scratch = scratch
         self.leaf = leaf
-        self.leaf_spent = False
         self._rulesets: OrderedDict[object, _Cached] = OrderedDict()
 
     def ruleset(self, op: ExecOp) -> _Cached:
@@ -110,14 +109,6 @@ class _Slot:
         return cached
 
     def renew(self) -> None:
-        """Ready for the next run.
-
-        Raises:
-            OSError: the cgroup is not empty; the slot is to be dropped.
-        """
-        if self.leaf is not None and self.leaf_spent:
-            self.leaf.renew()
-            self.leaf_spent = False
         if not self.scratch.renew():
             self.forget_rulesets()
 
@@ -243,7 +234,8 @@ class RunnerPool:
             return _lost(str(error), started, time.monotonic_ns() - clock)
         finally:
             os.close(descriptors[0])
-        slot.leaf_spent = reply.leaf_spent
+        if reply.left_cgroup:
+            slot.runner.reusable = False
         return _outcome(reply, request, cancellation.reason, started, skipped)
 
     # ---- slots ----
@@ -254,6 +246,8 @@ class RunnerPool:
         runner = Runner(self._helper, self._log_fd)
         slot = _Slot(runner=runner, scratch=Scratch(self._scratch_base), leaf=leaf)
         self._slots.add(slot)
+        if leaf is not None:
+            leaf.adopt(runner.pid)
         await runner.connect()
         return slot
 
@@ -276,11 +270,7 @@ class RunnerPool:
             self._quiet.set()
 
     def _give_back(self, slot: _Slot) -> None:
-        try:
-            slot.renew()
-        except OSError:
-            self._drop(slot)
-            return
+        slot.renew()
         if self._closed:
             self._drop(slot)
         else:

@@ -78,7 +78,7 @@ class Reply:
     orphans_killed: int
     drained: bool
     survivors: bool
-    leaf_spent: bool
+    left_cgroup: bool
     index: int
     duration_ns: int
     user_us: int
@@ -101,7 +101,7 @@ def decode_reply(data: bytes) -> Reply:
     fields = REPLY.unpack_from(data)
     if fields[0] != MAGIC:
         raise ReplyError(f"magic {fields[0]:#x}")
-    (_magic, reason, wait_status, stage, error, pid, orphans, drained, survivors, spent, index,
+    (_magic, reason, wait_status, stage, error, pid, orphans, drained, survivors, left, index,
      duration_ns, user_us, system_us, max_rss_kib, out_total, err_total,
      out_head, err_head, out_tail, err_tail) = fields  # fmt: skip
     ends = [REPLY.size]
@@ -113,7 +113,7 @@ def decode_reply(data: bytes) -> Reply:
     return Reply(
         reason=WireReason(reason), wait_status=wait_status, stage=stage, error=error, pid=pid,
         orphans_killed=orphans, drained=bool(drained), survivors=bool(survivors),
-        leaf_spent=bool(spent), index=index,
+        left_cgroup=bool(left), index=index,
         duration_ns=duration_ns, user_us=user_us, system_us=system_us, max_rss_kib=max_rss_kib,
         stdout=Stream(head_out, tail_out, out_total), stderr=Stream(head_err, tail_err, err_total),
     )  # fmt: skip

@@ -101,3 +101,22 @@ class Runs:
 @pytest.fixture
 def run_one(tmp_path: Path) -> Runs:
     return Runs(tmp_path / "scratch")
+
+
+def processes_in(directory: Path) -> list[int]:
+    """Processes whose working directory is inside: each run here has a directory of its own."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            cwd = os.readlink(f"/proc/{entry}/cwd")
+        except OSError:
+            continue
+        if entry.isdigit() and cwd.startswith(os.fspath(directory)):
+            found.append(int(entry))
+    return found
+
+
+def runners_of_this_process() -> list[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return [pid for pid in children if b"--runner" in Path(f"/proc/{pid}/cmdline").read_bytes()]

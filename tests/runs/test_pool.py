@@ -14,28 +14,15 @@ import pytest
 from broker.errors import TooManyRunsError
 from broker.model import Confinement, Exit, Network, OnLimit, RunReason
 from broker.runs.pool import Cancellation
-from tests.runs.conftest import MakePermit, Runs, open_pool
+from tests.runs.conftest import (
+    MakePermit,
+    Runs,
+    open_pool,
+    processes_in,
+    runners_of_this_process,
+)
 
 PR_SET_CHILD_SUBREAPER = 36
-
-
-def processes_in(directory: Path) -> list[int]:
-    """Processes whose working directory is inside: each run here has a directory of its own."""
-    found = []
-    for entry in os.listdir("/proc"):
-        try:
-            cwd = os.readlink(f"/proc/{entry}/cwd")
-        except OSError:
-            continue
-        if entry.isdigit() and cwd.startswith(os.fspath(directory)):
-            found.append(int(entry))
-    return found
-
-
-def runners_of_this_process() -> list[int]:
-    tasks = Path("/proc/self/task").iterdir()
-    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return [pid for pid in children if b"--runner" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_output_and_code_come_back(run_one: Runs, permit: MakePermit) -> None:

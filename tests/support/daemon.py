@@ -47,7 +47,7 @@ class Daemon:
         self.environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.base),
-            "PYTHONPATH": str(PROJECT),
+            "PYTHONPATH": os.pathsep.join([str(PROJECT), *_inherited_path()]),
             "XDG_CONFIG_HOME": str(self.base / "config"),
             "XDG_RUNTIME_DIR": str(self.base / "run"),
             "XDG_STATE_HOME": str(self.base / "state"),
@@ -196,6 +196,12 @@ class Daemon:
         log = (self.settings.audit_dir / "audit.jsonl").read_bytes()
         found = [json.loads(line) for line in log.rstrip(b"\0").splitlines() if line]
         return [record for record in found if not kind or record["kind"] == kind]
+
+
+def _inherited_path() -> list[str]:
+    """For tests run as another user, by an interpreter that is not the virtual environment's."""
+    inherited = os.environ.get("PYTHONPATH")
+    return [inherited] if inherited else []
 
 
 def processes_with(mark: str) -> list[int]:
