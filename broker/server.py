@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import os
 import pwd
@@ -213,6 +214,8 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         with self._kill_switch_watched(loop):
             log_ceiling(self._gate.ceiling)
+            gc.collect()
+            gc.freeze()  # what was made until now lives as long as we do; never look through it
             self.notify("READY=1")
             log.info("serving at %s", self._settings.socket)
             await self._stopping.wait()
