@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request, from its headers to its reply: an ASGI application without a framework.
+"""One request, from its headers to its reply.
 
 The order is that of what may be learned: the transport's rules (Origin, Host), then who is asking,
 then which operation, then its body.  Until the secret was right every answer is the same, whatever
-was asked for.  Here is the one place of the program that catches any exception: it is recorded, and
-the caller is told nothing of it.
+was asked for.  Here is the one place of the program that takes any exception for an answer: it is
+recorded, and the caller is told nothing of it.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from types import TracebackType
 from typing import Any, Protocol
 
 from broker import __version__
@@ -25,7 +26,6 @@ from broker.errors import (
     PROBLEM_TYPE,
     AuditUnavailableError,
     BadRequestError,
-    BodyTooLargeError,
     BrokerError,
     InternalError,
     MethodNotAllowedError,
@@ -39,7 +39,7 @@ from broker.gate import Who
 from broker.model import Principal
 from broker.operations import OPERATIONS, Operation, op_sha256, route
 from broker.service import PROTOCOL, Call, ClientGoneError, Reply, Service
-from broker.transport import Headers, LimitedHttp, Peer
+from broker.transport import Finish, Head, Headers, HttpConnection, Peer
 
 DEFAULT_HEADERS = [
     (b"broker-version", __version__.encode()),
@@ -47,6 +47,7 @@ DEFAULT_HEADERS = [
 ]
 HOSTS = frozenset((b"localhost", b"127.0.0.1", b"[::1]"))
 NDJSON = b"application/x-ndjson"
+_JSON = (b"content-type", b"application/json")
 
 _PUBLIC = {(row.method, row.path) for row in OPERATIONS if not row.authenticated}
 
@@ -70,28 +71,8 @@ class AuditIds:
         return f"a_{self._instance}_{next(self._numbers)}"
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The headers that matter, each at most once."""
-
-    authorization: bytes | None = None
-    host: bytes | None = None
-    origin: bytes | None = None
-    content_type: bytes | None = None
-    content_length: bytes | None = None
-    transfer_encoding: bytes | None = None
-    accept: bytes | None = None
-    idempotency_key: bytes | None = None
-
-
-_NAMES = {name.replace("_", "-").encode(): name for name in _Seen.__slots__}
-
-
 class App:
-    """An ASGI 3 application for LimitedHttp, whose `answer` it uses.
-
-    `secrets` is replaced whole when the secret file is read again.
-    """
+    """The handler of every connection.  `secrets` is replaced whole when the file is read again."""
 
     def __init__(
         self, *, service: Service, audit: Audit, secrets: Verifier, next_audit_id: Callable[[], str]
@@ -102,47 +83,56 @@ class App:
         self._next_audit_id = next_audit_id
         self._failures = Failures()
 
-    async def __call__(self, scope: Any, receive: Any, _send: Any) -> None:
-        connection: LimitedHttp = scope["state"]["connection"]
+    def begin(self, connection: HttpConnection, head: Head) -> Finish | None:
+        """Everything that can be said before the body."""
         peer = connection.peer
         principal = Principal("client", peer.transport, peer.uid, peer.pid)
         call = Call(Who(principal, self._next_audit_id()), connection)
-        headers: Headers = [(b"audit-id", call.who.audit_id.encode())]
-        try:
-            reply = await self._answer(call, peer, scope, receive)
-            headers.append((b"content-type", b"application/json"))
-        except ClientGoneError:
-            return
-        except BrokerError as error:
-            reply = _problem(call, error, headers)
-        except Exception as fault:
-            log.exception("request %s failed", call.who.audit_id)
-            self._service.record_failure(call, fault)
-            reply = _problem(call, InternalError(), headers)
-        connection.answer(reply.status, headers, reply.body)
+        with _Guard(self, call):
+            _refuse_foreign(head, peer)
+            path = head.path.decode("ascii")
+            if (head.method, path) not in _PUBLIC:
+                self._authenticate(call, peer, head.headers.get(b"authorization"))
+            operation = route(head.method, path)
+            _refuse_unsupported(operation, head)
+            return functools.partial(self._finish, call, operation, head)
+        return None
+
+    def _finish(
+        self, call: Call, operation: Operation, head: Head, body: bytes
+    ) -> Coroutine[Any, Any, None] | None:
+        with _Guard(self, call):
+            handler = getattr(self._service, operation.handler)
+            if operation.parse is None:
+                reply: Reply | Coroutine[Any, Any, Reply] = handler()
+            else:
+                content_type = head.headers.get(b"content-type", b"").decode("latin-1")
+                call.request = operation.parse(body, content_type)
+                reply = handler(call, call.request)
+            if not isinstance(reply, Reply):
+                return self._answer_later(call, reply)
+            self._answer(call, reply)
+        return None
+
+    async def _answer_later(self, call: Call, coming: Coroutine[Any, Any, Reply]) -> None:
+        with _Guard(self, call):
+            self._answer(call, await coming)
+
+    def _answer(self, call: Call, reply: Reply) -> None:
+        headers = [(b"audit-id", call.who.audit_id.encode()), _JSON]
+        call.connection.answer(reply.status, headers, reply.body)
         if reply.afterwards is not None:
             reply.afterwards()
 
-    async def _answer(self, call: Call, peer: Peer, scope: Any, receive: Any) -> Reply:
-        seen = _seen(scope["headers"])
-        _refuse_foreign(seen, peer)
-        method, path = scope["method"], scope["raw_path"].decode("ascii")
-        if (method, path) not in _PUBLIC:
-            self._authenticate(call, peer, seen.authorization)
-        operation = route(method, path)
-        _refuse_unsupported(operation, scope["query_string"], seen)
-        if operation.parse is None:
-            return await self._handle(operation, ())
-        body = await _body(receive, operation.max_body_bytes)
-        content_type = seen.content_type.decode("latin-1") if seen.content_type else None
-        request = operation.parse(body, content_type)
-        call.request = request
-        return await self._handle(operation, (call, request))
-
-    async def _handle(self, operation: Operation, arguments: tuple[Any, ...]) -> Reply:
-        handler: Callable[..., Reply | Awaitable[Reply]] = getattr(self._service, operation.handler)
-        reply = handler(*arguments)
-        return reply if isinstance(reply, Reply) else await reply
+    def failed(self, call: Call, error: Exception) -> None:
+        """Answers what went wrong with a request, each kind in its way."""
+        if isinstance(error, ClientGoneError):
+            return
+        if not isinstance(error, BrokerError):
+            log.error("request %s failed", call.who.audit_id, exc_info=error)
+            self._service.record_failure(call, error)
+            error = InternalError()
+        call.connection.answer(error.status, *_problem(call, error))
 
     def _authenticate(self, call: Call, peer: Peer, authorization: bytes | None) -> None:
         """Only failures are held up: whoever has the secret gets in, so nobody can lock others out.
@@ -161,69 +151,66 @@ class App:
         raise UnauthenticatedError
 
 
-def _seen(headers: Headers) -> _Seen:
-    seen = _Seen()
-    for name, value in headers:
-        field = _NAMES.get(name)
-        if field is None:
-            continue
-        if getattr(seen, field) is not None and field != "accept":
-            raise BadRequestError(f"header {name.decode()} is given twice")
-        setattr(seen, field, value)
-    return seen
+class _Guard:
+    """Context manager: whatever goes wrong inside is answered, and ends there."""
+
+    __slots__ = ("_app", "_call")
+
+    def __init__(self, app: App, call: Call) -> None:
+        self._app = app
+        self._call = call
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._app.failed(self._call, error)
+        return True
 
 
-def _refuse_foreign(seen: _Seen, peer: Peer) -> None:
+def _refuse_foreign(head: Head, peer: Peer) -> None:
     """Web pages reach loopback too, but always send Origin and cannot choose Host freely."""
-    if seen.origin is not None:
+    if b"origin" in head.headers:
         raise OriginForbiddenError("requests from web pages (Origin) are not answered")
     if peer.transport != "tcp":
         return
-    name, colon, port = (seen.host or b"").rpartition(b":")
-    host = name if colon and port.isdigit() else seen.host or b""
+    given = head.headers.get(b"host", b"")
+    name, colon, port = given.rpartition(b":")
+    host = name if colon and port.isdigit() else given
     if host.lower() not in HOSTS:
         raise OriginForbiddenError("Host must be localhost, 127.0.0.1 or [::1]")
 
 
-def _refuse_unsupported(operation: Operation, query: bytes, seen: _Seen) -> None:
+def _refuse_unsupported(operation: Operation, head: Head) -> None:
     """What a caller would rely on and we do not do is refused, never ignored."""
-    if query:
-        raise UnknownFieldError(query.decode("ascii", "replace").partition("=")[0], None)
+    if head.query:
+        raise UnknownFieldError(head.query.decode("ascii", "replace").partition("=")[0], None)
+    headers = head.headers
     if operation.parse is None:
-        if seen.transfer_encoding is not None or (seen.content_length or b"0") != b"0":
+        if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
             raise BadRequestError(f"{operation.method} {operation.path} takes no body")
         return
-    if seen.idempotency_key is not None:
+    if b"idempotency-key" in headers:
         raise NotSupportedError("Idempotency-Key: this broker does not keep replies")
-    if seen.accept is not None and NDJSON in seen.accept:
+    if NDJSON in headers.get(b"accept", b""):
         raise NotSupportedError("Accept: this broker answers with JSON, not with a stream")
 
 
-async def _body(receive: Any, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise ClientGoneError
-        parts.append(event["body"])
-        size += len(event["body"])
-        if size > limit:
-            raise BodyTooLargeError(limit)
-        if not event["more_body"]:
-            return b"".join(parts)
-
-
-def _problem(call: Call, error: BrokerError, headers: Headers) -> Reply:
-    headers.append((b"content-type", PROBLEM_TYPE.encode()))
+def _problem(call: Call, error: BrokerError) -> tuple[Headers, bytes]:
+    headers = [(b"audit-id", call.who.audit_id.encode()), (b"content-type", PROBLEM_TYPE.encode())]
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", ", ".join(error.allow).encode()))
     if isinstance(error, UnauthenticatedError):
         headers.append((b"www-authenticate", b"Bearer"))
-        document = error.problem()
-    else:
-        identity = op_sha256(call.request) if call.request else None
-        document = error.problem(call.who.audit_id, identity)
-    return Reply(error.status, json.dumps(document).encode())
+        return headers, json.dumps(error.problem()).encode()
+    identity = op_sha256(call.request) if call.request else None
+    return headers, json.dumps(error.problem(call.who.audit_id, identity)).encode()

@@ -13,13 +13,13 @@ refusal too: no Permit was made, and the connection loop records it (server.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.audit import Audit
 from broker.ceiling import Ceiling, canonical, clamp, effective_limits
 from broker.chain import Field, describe_argv
-from broker.environ import Environment, rebuild
+from broker.environ import rebuild
 from broker.errors import (
     BrokerError,
     CeilingDeniedError,
@@ -27,8 +27,10 @@ from broker.errors import (
     TooManyRunsError,
 )
 from broker.model import (
+    ALL_ACCESS,
     Access,
     Confinement,
+    Env,
     ExecOp,
     ExecRequest,
     Limits,
@@ -48,7 +50,9 @@ SCRATCH = b"/\0scratch"
 No request can hold these bytes: a NUL is refused in every path and value."""
 
 AUDIT_LIST_BYTES = 2048
-"""Of roots, or of names, before JSON's escapes, which make at most three of one."""
+"""Of roots, or of names, before JSON's escapes, which make at most three of one.
+
+A record has a limit, and a caller who fills it must not be able to turn a refusal into a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,15 @@ class Account:
     user: bytes
     home: bytes
     shell: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """An environment as an ExecOp holds it."""
+
+    env: Env
+    base: str
+    stripped: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +121,7 @@ class Gate:
         self._inherited = dict(inherited)
         self._objection = objection
         self._places = places
-        self._plain: dict[str, Environment] = {}
+        self._plain: dict[str, _Built] = {}
 
     async def authorise(self, who: Who, request: ExecRequest) -> Admitted:
         """Returns leave to run, after the intent is on the disk.
@@ -164,7 +177,7 @@ class Gate:
             argv=request.argv,
             script=request.script,
             cwd=cwd,
-            environment=tuple(environment.env.items()),
+            environment=environment.env,
             environment_base=environment.base,
             stripped=environment.stripped,
             roots=roots,
@@ -191,11 +204,13 @@ class Gate:
         if self._places() > ceiling.limits.max_runs:
             raise TooManyRunsError(ceiling.limits.max_runs)
 
-    def _environment(self, request: ExecRequest, ceiling: Ceiling) -> Environment:
+    def _environment(self, request: ExecRequest, ceiling: Ceiling) -> _Built:
+        """Built once for all requests that change nothing: what it is made of does not change."""
         unconfined = ceiling.confinement is Confinement.UNCONFINED
         base = "login" if unconfined else ceiling.environment
-        if not request.env and base in self._plain:
-            return self._plain[base]
+        plain = self._plain.get(base)
+        if plain is not None and not request.env:
+            return plain
         environment = rebuild(
             base,
             home=self._account.home,
@@ -205,9 +220,10 @@ class Gate:
             inherited=self._inherited,
             overrides=request.env,
         )
+        built = _Built(tuple(environment.env.items()), environment.base, environment.stripped)
         if not request.env:
-            self._plain[base] = environment
-        return environment
+            self._plain[base] = built
+        return built
 
     def record_denial(self, who: Who, request: ExecRequest, refusal: BrokerError) -> None:
         """A refusal as an event: what was asked for, what stood against it, what was missing."""
@@ -308,33 +324,34 @@ def _command_fields(argv: tuple[bytes, ...] | None, script: bytes | None) -> dic
 
 def root_fields(roots: tuple[Root, ...]) -> list[Field]:
     """`[path, "read write"]` of the first roots, and how many more there are."""
-    pairs: Iterable[tuple[Field, int]] = (
-        ([root.path, access_words(root.access)], len(root.path)) for root in roots
-    )
-    return some(pairs, len(roots))
+    kept: list[Field] = []
+    left = AUDIT_LIST_BYTES
+    for root in roots:
+        left -= len(root.path) + 8
+        if left < 0:
+            return [*kept, len(roots) - len(kept)]
+        kept.append([root.path, access_words(root.access)])
+    return kept
 
 
 def name_fields(names: Sequence[str | bytes]) -> list[Field]:
     """The first of them, and how many more there are."""
-    return some(((name, len(name)) for name in names), len(names))
-
-
-def some(sized: Iterable[tuple[Field, int]], count: int) -> list[Field]:
-    """The first items that fit into AUDIT_LIST_BYTES; then, if not all did, the number left out.
-
-    A record has a limit, and a caller who fills it must not be able to turn a refusal into a fault.
-    """
     kept: list[Field] = []
     left = AUDIT_LIST_BYTES
-    for item, size in sized:
-        left -= size + 8
+    for name in names:
+        left -= len(name) + 8
         if left < 0:
-            kept.append(count - len(kept))
-            break
-        kept.append(item)
+            return [*kept, len(names) - len(kept)]
+        kept.append(name)
     return kept
 
 
 def access_words(access: Access) -> str:
     """`read write exec`, of what is in it."""
-    return " ".join(flag.name.lower() for flag in Access if flag in access and flag.name)
+    return _ACCESS_WORDS[access]
+
+
+_ACCESS_WORDS = {
+    access: " ".join(flag.name.lower() for flag in Access if flag in access and flag.name)
+    for access in (Access(bits) for bits in range(ALL_ACCESS.value + 1))
+}

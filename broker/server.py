@@ -25,7 +25,6 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import uvloop
-from uvicorn.server import ServerState
 
 from broker import __version__, listen, process, reach
 from broker.app import DEFAULT_HEADERS, App, AuditIds, Verifier
@@ -40,7 +39,7 @@ from broker.readiness import Proof, Readiness, Selftest, helper_path
 from broker.runs.pool import RunnerPool
 from broker.service import Kernel, Service
 from broker.startup import ReachUnknownError, SettingsRefusedError, StartupError
-from broker.transport import HttpLimits, LimitedHttp, http_config
+from broker.transport import HttpLimits, HttpServer
 
 MAX_RUNS = 1024
 """What the pool would take; the ceiling's `max_runs` is for the gate, and may change while on."""
@@ -96,11 +95,8 @@ class Daemon:
         self._secrets = secrets
         self._ids = AuditIds()
         self._stopping = asyncio.Event()
-        self._quiet = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._state = ServerState()
-        self._state.default_headers = DEFAULT_HEADERS
 
     async def serve(self, directory_fd: int, name: str) -> None:
         """Proves, listens, serves, drains."""
@@ -186,14 +182,11 @@ class Daemon:
         self, open_now: ExitStack, directory_fd: int, name: str
     ) -> listen.UnixListener:
         """Both sockets answer when this returns."""
-        make = functools.partial(
-            LimitedHttp,
-            http_config(self._app),
-            self._state,
-            {},
-            limits=HttpLimits(connections=self._settings.max_connections),
-            next_audit_id=self._ids.next,
-            when_closed=self._connection_closed,
+        self._http = HttpServer(
+            self._app,
+            self._ids.next,
+            DEFAULT_HEADERS,
+            HttpLimits(connections=self._settings.max_connections),
         )
         listener = listen.listen_unix(directory_fd, name, self._settings.socket_group)
         open_now.callback(listener.unlink)
@@ -201,7 +194,9 @@ class Daemon:
         if self._settings.tcp is not None:
             sockets.append(listen.listen_tcp(self._settings.tcp))
         for sock in sockets:
-            server = await asyncio.get_running_loop().create_server(make, sock=sock)
+            server = await asyncio.get_running_loop().create_server(
+                self._http.connection, sock=sock
+            )
             open_now.callback(server.close)
         return listener
 
@@ -233,21 +228,11 @@ class Daemon:
         self._readiness.refresh()
         listener.unlink()
         await pool.drain(self._settings.drain_ms / 1000)
-        if self._state.tasks:
-            await asyncio.wait(set(self._state.tasks), timeout=ANSWER_S)
-        for connection in tuple(self._state.connections):
-            connection.shutdown()
+        if self._http.tasks:
+            await asyncio.wait(set(self._http.tasks), timeout=ANSWER_S)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wait_quiet(), FLUSH_S)
+            await asyncio.wait_for(self._http.close_connections(), FLUSH_S)
         self._audit.append_lazy("broker.stopped", {"pid": os.getpid()})
-
-    async def _wait_quiet(self) -> None:
-        while self._state.connections:
-            self._quiet.clear()
-            await self._quiet.wait()
-
-    def _connection_closed(self) -> None:
-        self._quiet.set()
 
     # ---- changes while serving ----
 

@@ -12,9 +12,8 @@ import functools
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from broker import __version__
@@ -40,6 +39,7 @@ from broker.runs.pool import Cancellation
 
 PROTOCOL = 1
 MAX_DETAIL_CHARS = 500
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 UNKNOWN_SHELL_CODE = 255
 """`shell_code` of a run whose end nobody saw (`lost`)."""
 
@@ -61,7 +61,9 @@ class Floors(Protocol):
 
 
 class Connection(Protocol):
-    """The client's end, as far as a run cares: whether it is still there."""
+    """The client's end: where answers go, and whether it is still there."""
+
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None: ...
 
     def when_lost(self, act: Callable[[], None] | None) -> None:
         """Calls `act` once when the client has gone, at once if it has; None forgets it."""
@@ -113,7 +115,11 @@ class Service:
         self.gate: Gate  # set once by the daemon: the gate asks `places` of us
         self._audit = audit
         self._pool = pool
-        self._kernel = kernel
+        self._confinements = {
+            (mode, network): _confinement(kernel, mode, network)
+            for mode in Confinement
+            for network in Network
+        }
         self._floors = floors
         self._openapi = openapi
         self._places = 0
@@ -171,11 +177,13 @@ class Service:
 
     def plan(self, call: Call, request: ExecRequest) -> Reply:
         """Every gate, no effect.  A refusal is an answer here, with what /v1/exec would say."""
+        self._places += 1
         try:
-            with self._place():
-                op = self.gate.plan(call.who, request)
+            op = self.gate.plan(call.who, request)
         except BrokerError as refusal:
             return _json(self._denied(call, request, refusal))
+        finally:
+            self._places -= 1
         return _json({
             "decision": "allow",
             "reason": "allowed",
@@ -202,16 +210,20 @@ class Service:
 
     async def run(self, call: Call, request: ExecRequest) -> Reply:
         """Runs the command to its end.  A client that goes away ends it."""
-        with self._place():
+        self._places += 1
+        try:
             admitted = await self.gate.authorise(call.who, request)
             call.intent_seq = admitted.intent_seq
             outcome = await self._run(call, admitted)
+        finally:
+            self._places -= 1
         op = admitted.permit.op
         confinement = self._confinement(op.confinement, op.network)
-        return replace(
-            _json(_result(call.who.audit_id, op, outcome, confinement)),
+        return Reply(
+            200,
+            _encoded(_result(call.who.audit_id, op, outcome, confinement)),
             # Not before: waking the log's writer costs the caller a tenth of a small run.
-            afterwards=functools.partial(self._record_outcome, call, outcome, confinement),
+            functools.partial(self._record_outcome, call, outcome, confinement),
         )
 
     async def _run(self, call: Call, admitted: Admitted) -> RunOutcome:
@@ -232,18 +244,10 @@ class Service:
             call.connection.when_lost(None)
             self._runs.discard(cancellation)
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        self._places += 1
-        try:
-            yield
-        finally:
-            self._places -= 1
-
     # ---- records ----
 
     def _record_outcome(
-        self, call: Call, outcome: RunOutcome, confinement: Mapping[str, Json]
+        self, call: Call, outcome: RunOutcome, confinement: dict[str, Json]
     ) -> None:
         end = outcome.exit
         self._record(
@@ -259,7 +263,7 @@ class Service:
                 "skipped_roots": name_fields(outcome.skipped_roots),
                 "spawn_error": (outcome.spawn_error or "")[:MAX_DETAIL_CHARS] or None,
                 "duration_ms": outcome.duration_ms,
-                "confinement": dict(confinement),
+                "confinement": confinement,
             },
         )
 
@@ -287,13 +291,7 @@ class Service:
     # ---- forms ----
 
     def _confinement(self, mode: Confinement, network: Network) -> dict[str, Json]:
-        return {
-            "mode": mode.value,
-            "isolation": "landlock" if mode is Confinement.SANDBOXED else "none",
-            "abi": self._kernel.abi,
-            "errata": self._kernel.errata,
-            "network": network.value,
-        }
+        return self._confinements[mode, network]
 
     def _root(self, root: Root, request: ExecRequest) -> dict[str, Json]:
         """A root by an id of this process; its path only if the caller named it."""
@@ -306,8 +304,22 @@ class Service:
         }
 
 
+def _confinement(kernel: Kernel, mode: Confinement, network: Network) -> dict[str, Json]:
+    return {
+        "mode": mode.value,
+        "isolation": "landlock" if mode is Confinement.SANDBOXED else "none",
+        "abi": kernel.abi,
+        "errata": kernel.errata,
+        "network": network.value,
+    }
+
+
 def _json(document: Mapping[str, Json], status: int = 200) -> Reply:
-    return Reply(status, json.dumps(document, separators=(",", ":")).encode())
+    return Reply(status, _encoded(document))
+
+
+def _encoded(document: Mapping[str, Json]) -> bytes:
+    return _ENCODE(document).encode("ascii")
 
 
 def _limits(ceiling: Ceiling) -> dict[str, Json]:

@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP/1.1 connection, with its limits: what is refused before any handler sees it.
 
-uvicorn's protocol over llhttp does the parsing; this subclass adds what a server that less trusted
-callers can reach needs: bounds on headers, body, time and connections, no ambiguous lengths, no
-pipelining, and answers that are problem documents.  Routing and authentication are server.py's.
+llhttp (httptools) does the parsing; this adds what a server that less trusted callers can reach
+needs: bounds on headers, body, time and connections, no ambiguous lengths, no pipelining, no
+upgrades, and refusals that are problem documents.  Routing and authentication are app.py's.
+
+Theory of operation.  Bytes go into the parser, whose callbacks move the connection through its
+stages:
+
+    HEADERS → BODY → ANSWERING → IDLE → HEADERS …            any → LINGER → closed
+
+At the end of the headers the handler decides: it may answer at once (the body is then dropped), or
+take the request, and gets the body when it is whole.  There is one request in hand at a time.  The
+stage also says what the connection waits for, and so how long it may; one timer serves them all.
 
 A refusal here ends the connection.  What the client still sends is read and dropped for a moment,
 so that it gets to see the answer instead of a reset (unix(7): closing with unread data resets).
@@ -13,22 +22,15 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import http
 import json
 import socket
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 
 import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
-from uvicorn.server import ServerState
 
 from broker.errors import (
     PROBLEM_TYPE,
@@ -45,7 +47,14 @@ LINGER_BYTES = 4 * 1024 * 1024
 Headers = list[tuple[bytes, bytes]]
 
 _UCRED = struct.Struct("=3i")  # pid, uid, gid: struct ucred, unix(7)
-_VERSIONS = ("1.1", "1.0")
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
+    for status in http.HTTPStatus
+}
+_ONCE = frozenset(
+    (b"authorization", b"host", b"origin", b"content-type", b"content-length", b"expect",
+     b"transfer-encoding", b"idempotency-key")
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +66,17 @@ class HttpLimits:
     connections: int = 256
     header_timeout_s: float = 10.0
     body_idle_s: float = 30.0
-    keep_alive_s: int = 75
+    keep_alive_s: float = 75.0
     linger_s: float = 2.0
 
 
 class _Stage(enum.Enum):
-    """Where in a request the bytes that come next belong."""
+    """What the next bytes belong to, or whose turn it is."""
 
     IDLE = "idle"
     HEADERS = "headers"
     BODY = "body"
+    ANSWERING = "answering"
     LINGER = "linger"  # refused: the rest is dropped
 
 
@@ -87,71 +97,122 @@ class Peer:
     pid: int | None = None
 
 
-def http_config(app: ASGI3Application) -> Config:
-    """uvicorn's settings without what it adds by itself: proxies, WebSockets, logs, lifespan."""
-    config = Config(
-        app,
-        interface="asgi3",
-        ws="none",
-        lifespan="off",
-        proxy_headers=False,
-        log_config=None,
-        access_log=False,
-    )
-    config.load()
-    return config
+@dataclass(slots=True)
+class Head:
+    """A request without its body.  `path` and `query` are as sent, nothing is decoded.
+
+    `headers` have names in lower case; those that decide something are there once at most.
+    """
+
+    method: str = ""
+    path: bytes = b""
+    query: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
 
 
-class LimitedHttp(HttpToolsProtocol):
-    """A connection.  The application finds it as `scope["state"]["connection"]`."""
+class Handler(Protocol):
+    """Who answers.  Each request is begun once, and finished unless it was answered before."""
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        limits: HttpLimits,
-        next_audit_id: Callable[[], str],
-        when_closed: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.timeout_keep_alive = limits.keep_alive_s
-        self.limits = limits
+    def begin(self, connection: HttpConnection, head: Head) -> Finish | None:
+        """Returns what is to be called with the body; None if `connection.answer` was called."""
+
+
+Finish = Callable[[bytes], Coroutine[Any, Any, None] | None]
+"""Takes the whole body.  Either it has answered when it returns, or what it returns will."""
+
+
+@dataclass(slots=True)
+class HttpServer:
+    """What the connections of a server share.  `headers` are sent with every reply."""
+
+    handler: Handler
+    next_audit_id: Callable[[], str]
+    headers: Headers
+    limits: HttpLimits = HttpLimits()
+    connections: set[HttpConnection] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def connection(self) -> HttpConnection:
+        """For create_server()."""
+        return HttpConnection(self)
+
+    async def close_connections(self) -> None:
+        """Closes each connection once it is idle; returns when there is none."""
+        for connection in tuple(self.connections):
+            connection.close_when_answered()
+        while self.connections:
+            self.quiet.clear()
+            await self.quiet.wait()
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection, from connect(2) to close(2)."""
+
+    def __init__(self, server: HttpServer) -> None:
         self.peer = Peer("unix")
-        self._next_audit_id = next_audit_id
-        self._when_closed = when_closed
-        self._on_lost: Callable[[], None] | None = None
-        self._lost = False
+        self._server = server
+        self._limits = server.limits
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport
         self._stage = _Stage.HEADERS
+        self._deadline_s = 0.0
+        self._deadline_stage = _Stage.IDLE
         self._timer: asyncio.TimerHandle | None = None
-        self._timed_stage = _Stage.IDLE
+        self._last = False  # no further request is taken
+        # Of the request in hand:
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0  # of headers the parser has given out
         self._raw_bytes = 0  # of headers as they came, or of what is dropped
+        self._body: list[bytes] = []
         self._body_bytes = 0
-        self._heard_at = 0.0
-        self._current: RequestResponseCycle | None = None
-        self._handed_over = False  # the application has the request that bytes belong to
+        self._finish: Finish | None = None
+        self._begun = self._answered = False
+        self._keep_alive = True
+        self._on_lost: Callable[[], None] | None = None
+        self._lost = False
 
     # ---- the connection ----
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
         self.peer = _peer_of(transport)
-        if len(self.connections) > 2 * self.limits.connections:
-            transport.abort()  # too many even to be told why
-        elif len(self.connections) > self.limits.connections:
+        self._server.connections.add(self)
+        if len(self._server.connections) > 2 * self._limits.connections:
+            self._transport.abort()  # too many even to be told why
+        elif len(self._server.connections) > self._limits.connections:
             self._refuse(BusyError("connection"))
         else:
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch()
-        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stage = _Stage.LINGER
+        self._server.connections.discard(self)
+        self._server.quiet.set()
         self._tell_lost()
-        if self._when_closed is not None:
-            self._when_closed()
+
+    def eof_received(self) -> None:
+        """A half-closed connection counts as gone: on a stream it cannot be told from closed."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._stage is _Stage.LINGER:
+            self._drop(len(data))
+            return
+        began_in = self._stage
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # no other protocol is spoken; answered as if not asked for, then closed
+        except httptools.HttpParserError as error:
+            self._refuse(_refusal(error))
+            return
+        if self._stage is _Stage.HEADERS and began_in is not _Stage.BODY:
+            self._count_raw(len(data))
+        self._watch()
 
     def when_lost(self, act: Callable[[], None] | None) -> None:
         """Calls `act` once when the client has gone, at once if it has; None forgets it."""
@@ -165,188 +226,221 @@ class LimitedHttp(HttpToolsProtocol):
         if act is not None:
             act()
 
-    def data_received(self, data: bytes) -> None:
-        if self._stage is _Stage.LINGER:
-            self._drop(len(data))
-            return
-        began_in = self._stage
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.cycle.keep_alive = False  # no other protocol is spoken; answered, then closed
-        except httptools.HttpParserError as error:
-            self._refuse(_refusal(error))
-            return
-        if self._stage is _Stage.HEADERS and began_in is not _Stage.BODY:
-            self._count_raw(len(data))
-        self._watch()
-
-    def eof_received(self) -> None:
-        """A half-closed connection counts as gone: on a stream it cannot be told from closed."""
+    def close_when_answered(self) -> None:
+        """Takes no further request."""
+        self._last = True
+        self._keep_alive = False
+        if self._stage is _Stage.IDLE or (self._stage is _Stage.HEADERS and not self._url):
+            self._transport.close()
 
     # ---- the parser ----
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._unset_keepalive_if_required()
-        self._stage = _Stage.HEADERS
-        self._header_bytes = self._raw_bytes = self._body_bytes = 0
-        self._handed_over = False
-        self.scope["state"]["connection"] = self
-        if self._current is not None and not self._current.response_complete:
+        if self._stage is _Stage.ANSWERING:
             # Nobody needs it, and a client that has left could not be noticed behind its queue.
             raise _RefusedError(BadRequestError("a second request before the answer to the first"))
+        if not self._keep_alive:
+            raise _RefusedError(BadRequestError("a request after the last one"))
+        self._stage = _Stage.HEADERS
+        self._url = b""
+        self._headers = {}
+        self._body = []
+        self._header_bytes = self._raw_bytes = self._body_bytes = 0
+        self._begun = self._answered = False
+        self._finish = None
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+        self._url += url
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
         self._count(len(name) + len(value) + 4)
+        name = name.lower()
+        if name in self._headers:
+            if name in _ONCE:
+                raise _RefusedError(
+                    BadRequestError(f"header {name.decode('ascii', 'replace')} is given twice")
+                )
+            value = self._headers[name] + b", " + value
+        self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         self._stage = _Stage.BODY
-        if self.parser.get_http_version() not in _VERSIONS:
+        version = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
             raise _RefusedError(BadRequestError("HTTP version is not 1.1"))
-        for name, value in self.headers:
-            if name == b"content-length" and int(value) > self.limits.body_bytes:
-                raise _RefusedError(BodyTooLargeError(self.limits.body_bytes))
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                raise _RefusedError(BadRequestError("Transfer-Encoding is not 'chunked'"))
-        super().on_headers_complete()
-        self._current = self.cycle
-        self._handed_over = True
+        self._refuse_body()
+        self._keep_alive = (
+            version == "1.1"
+            and self._parser.should_keep_alive()
+            and not self._parser.should_upgrade()
+            and not self._last
+        )
+        path, query = _split(self._url)
+        self._begun = True
+        head = Head(self._parser.get_method().decode("ascii"), path, query, self._headers)
+        self._finish = self._server.handler.begin(self, head)
+        if (
+            self._finish is not None
+            and self._headers.get(b"expect", b"").lower() == b"100-continue"
+        ):
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _refuse_body(self) -> None:
+        coding = self._headers.get(b"transfer-encoding")
+        if coding is not None and coding.strip().lower() != b"chunked":
+            raise _RefusedError(BadRequestError("Transfer-Encoding is not 'chunked'"))
+        if int(self._headers.get(b"content-length", b"0")) > self._limits.body_bytes:
+            raise _RefusedError(BodyTooLargeError(self._limits.body_bytes))
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        if self._body_bytes > self.limits.body_bytes:
-            raise _RefusedError(BodyTooLargeError(self.limits.body_bytes))
-        super().on_body(body)
+        if self._body_bytes > self._limits.body_bytes:
+            raise _RefusedError(BodyTooLargeError(self._limits.body_bytes))
+        if self._finish is not None:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
-        self._stage = _Stage.IDLE
-        super().on_message_complete()
+        if self._stage is _Stage.LINGER:
+            return
+        if self._finish is None:
+            self._stage = _Stage.IDLE
+            return
+        self._stage = _Stage.ANSWERING
+        finish, self._finish = self._finish, None
+        answering = finish(b"".join(self._body))
+        self._body = []
+        if answering is not None:
+            task = self._loop.create_task(answering)
+            self._server.tasks.add(task)
+            task.add_done_callback(self._server.tasks.discard)
 
     def _count(self, size: int) -> None:
         self._header_bytes += size
-        if self._header_bytes > self.limits.header_bytes:
-            raise _RefusedError(HeadersTooLargeError(self.limits.header_bytes))
+        if self._header_bytes > self._limits.header_bytes:
+            raise _RefusedError(HeadersTooLargeError(self._limits.header_bytes))
 
     def _count_raw(self, size: int) -> None:
         """The parser holds an unfinished line back, so its bytes are counted as they come."""
         self._raw_bytes += size
-        if self._raw_bytes > self.limits.header_bytes:
-            self._refuse(HeadersTooLargeError(self.limits.header_bytes))
+        if self._raw_bytes > self._limits.header_bytes:
+            self._refuse(HeadersTooLargeError(self._limits.header_bytes))
 
     # ---- time ----
 
     def _watch(self) -> None:
-        """Keeps one timer for the stage the connection is in; none while it is nobody's turn."""
-        if self._stage is _Stage.BODY:
-            self._heard_at = self.loop.time()
-        if self._stage is self._timed_stage:
-            return
-        self._unwatch()
-        if self._stage is _Stage.HEADERS:
-            self._timer = self.loop.call_later(self.limits.header_timeout_s, self._late_headers)
-        elif self._stage is _Stage.BODY:
-            self._timer = self.loop.call_later(self.limits.body_idle_s, self._late_body)
-        self._timed_stage = self._stage
+        """Sets the deadline for what the connection waits for now.
 
-    def _unwatch(self) -> None:
-        self._timed_stage = _Stage.IDLE
+        A timer that is armed for earlier is left alone: it looks again when it fires.  So a request
+        that comes in one piece touches no timer.
+        """
+        allowed_s = self._allowed_s()
+        if allowed_s is None:
+            self._deadline_s = 0.0
+            return
+        if self._stage is self._deadline_stage is _Stage.HEADERS and self._deadline_s:
+            return  # counts from the first byte
+        deadline_s = self._loop.time() + allowed_s
+        self._deadline_s, self._deadline_stage = deadline_s, self._stage
+        if self._timer is None or self._timer.when() > deadline_s:
+            self._arm(deadline_s)
+
+    def _allowed_s(self) -> float | None:
+        match self._stage:
+            case _Stage.HEADERS:
+                return self._limits.header_timeout_s
+            case _Stage.BODY:
+                return self._limits.body_idle_s
+            case _Stage.IDLE:
+                return self._limits.keep_alive_s
+            case _Stage.LINGER:
+                return self._limits.linger_s
+            case _Stage.ANSWERING:
+                return None
+
+    def _arm(self, deadline_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer = self._loop.call_at(deadline_s, self._late)
 
-    def _late_headers(self) -> None:
-        self._refuse(
-            RequestTimeoutError(f"headers: not complete after {self.limits.header_timeout_s:g} s")
-        )
-
-    def _late_body(self) -> None:
-        silent_s = self.loop.time() - self._heard_at
-        if silent_s < self.limits.body_idle_s:
-            self._timer = self.loop.call_later(self.limits.body_idle_s - silent_s, self._late_body)
+    def _late(self) -> None:
+        self._timer = None
+        if self._deadline_s == 0.0:
             return
-        self._refuse(RequestTimeoutError(f"body: nothing came for {self.limits.body_idle_s:g} s"))
+        if self._loop.time() < self._deadline_s:
+            self._arm(self._deadline_s)
+        elif self._stage is _Stage.HEADERS:
+            limit_s = self._limits.header_timeout_s
+            self._refuse(RequestTimeoutError(f"headers: not complete after {limit_s:g} s"))
+        elif self._stage is _Stage.BODY:
+            limit_s = self._limits.body_idle_s
+            self._refuse(RequestTimeoutError(f"body: nothing came for {limit_s:g} s"))
+        else:
+            self._transport.abort()  # quiet, or not even reading what it asked for
 
     # ---- answering ----
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Writes the whole reply to the request in hand, in one piece.
 
-        What ASGI's two messages would do in two writes, which a client sees as two reads.
+        Without effect where the client has gone or the request was refused meanwhile.
         """
-        cycle = self._current
-        if cycle is None or cycle.disconnected or cycle.response_started:
+        if self._answered or self._stage is _Stage.LINGER:
             return
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        lines = [STATUS_LINE[status]]
-        for name, value in (*self.server_state.default_headers, *headers):
+        self._answered = True
+        self._transport.write(self._reply(status, headers, body, close=not self._keep_alive))
+        if not self._keep_alive:
+            self._end()
+        elif self._stage is _Stage.ANSWERING:
+            self._stage = _Stage.IDLE
+            self._watch()
+
+    def _reply(self, status: int, headers: Headers, body: bytes, *, close: bool) -> bytes:
+        lines = [_STATUS_LINES[status]]
+        for name, value in (*self._server.headers, *headers):
             lines += [name, b": ", value, b"\r\n"]
         lines.append(b"content-length: %d\r\n" % len(body))
-        lines.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
-        lines.append(body)
-        self.transport.write(b"".join(lines))
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
-
-    # ---- refusing ----
+        lines.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+        if self._parser.get_method() != b"HEAD":
+            lines.append(body)
+        return b"".join(lines)
 
     def _refuse(self, error: BrokerError) -> None:
-        """Answers and closes.  Where an answer was begun or given there is nothing left to say."""
+        """Answers and closes.  Where an answer was given there is nothing left to say."""
         if self._stage is _Stage.LINGER:
             return
-        self._unwatch()
-        self._unset_keepalive_if_required()
-        silent = self._abandon()
+        if not (self._begun and self._answered):
+            audit_id = self._server.next_audit_id()
+            headers = [(b"audit-id", audit_id.encode()), (b"content-type", PROBLEM_TYPE.encode())]
+            if error.retry_after_s is not None:
+                headers.append((b"retry-after", b"%d" % error.retry_after_s))
+            body = json.dumps(error.problem(audit_id)).encode()
+            self._transport.write(self._reply(error.status, headers, body, close=True))
+        self._end()
+        self._tell_lost()
+
+    def _end(self) -> None:
+        """Says that nothing follows, and drops what still comes for a moment."""
         self._stage = _Stage.LINGER
         self._raw_bytes = 0
-        if self.transport.is_closing() or silent:
-            self.transport.close()
+        if self._transport.is_closing():
             return
-        self.transport.write(self._refusal_bytes(error))
-        self.transport.write_eof()
-        self.flow.resume_reading()
-        self._timer = self.loop.call_later(self.limits.linger_s, self.transport.close)
-
-    def _abandon(self) -> bool:
-        """Takes the request in hand from the application; says whether its answer was begun."""
-        cycle = self._current
-        if cycle is None:
-            return False
-        if cycle.response_complete:
-            return self._handed_over
-        cycle.disconnected = True
-        cycle.message_event.set()
-        self._tell_lost()
-        return cycle.response_started
-
-    def _refusal_bytes(self, error: BrokerError) -> bytes:
-        audit_id = self._next_audit_id()
-        body = json.dumps(error.problem(audit_id)).encode()
-        lines = [STATUS_LINE[error.status]]
-        for name, value in (
-            *self.server_state.default_headers,
-            (b"audit-id", audit_id.encode()),
-            (b"content-type", PROBLEM_TYPE.encode()),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-        ):
-            lines += [name, b": ", value, b"\r\n"]
-        if error.retry_after_s is not None:
-            lines.append(b"retry-after: %d\r\n" % error.retry_after_s)
-        return b"".join([*lines, b"\r\n", body])
+        self._transport.write_eof()
+        self._watch()
 
     def _drop(self, size: int) -> None:
         self._raw_bytes += size
         if self._raw_bytes > LINGER_BYTES:
-            self.transport.close()
+            self._transport.abort()
+
+
+def _split(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request target, which may be in absolute form (RFC 9112 section 3.2)."""
+    if url.startswith(b"/"):
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = httptools.parse_url(url)
+    return parsed.path or b"/", parsed.query or b""
 
 
 def _refusal(error: httptools.HttpParserError) -> BrokerError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import json
 import socket
@@ -16,32 +15,43 @@ from typing import Any
 
 import pytest
 import uvloop
-from uvicorn.server import ServerState
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from broker.transport import HttpLimits, LimitedHttp, http_config
+from broker.transport import Finish, Head, HttpConnection, HttpLimits, HttpServer
 
 DEFAULTS = HttpLimits()
 QUICK = HttpLimits(connections=4, header_timeout_s=0.3, body_idle_s=0.3, keep_alive_s=1)
 
 
-async def echo(scope: Any, receive: Any) -> None:
-    """Answers the length of the body; /early answers before it reads one."""
-    body = b""
-    while scope["path"] != "/early":
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            return
-        body += event["body"]
-        if not event["more_body"]:
-            break
-    if scope["path"] == "/wait":
+class Echo:
+    """Answers the body's length; /early before there is a body, /wait when the client has left."""
+
+    def __init__(self, client_gone: threading.Event) -> None:
+        self._client_gone = client_gone
+
+    def begin(self, connection: HttpConnection, head: Head) -> Finish | None:
+        if head.path == b"/early":
+            connection.answer(200, [], b"early")
+            return None
+        if head.path == b"/wait":
+            return lambda body: self._wait(connection)
+        if head.path == b"/large":
+            return lambda body: connection.answer(200, [], bytes(16 << 20))
+        if head.path == b"/later":
+            return lambda body: self._later(connection, body)
+        return lambda body: connection.answer(200, [], b"%d" % len(body))
+
+    async def _wait(self, connection: HttpConnection) -> None:
         gone = asyncio.Event()
-        scope["state"]["connection"].when_lost(gone.set)
+        connection.when_lost(gone.set)
         await gone.wait()
-        scope["app_seen"].set()
-        return
-    reply = b"%d" % len(body)
-    scope["state"]["connection"].answer(200, [], reply)
+        self._client_gone.set()
+        connection.answer(200, [], b"nobody reads this")
+
+    async def _later(self, connection: HttpConnection, body: bytes) -> None:
+        await asyncio.sleep(0)
+        connection.answer(200, [], b"%d" % len(body))
 
 
 class Served:
@@ -62,25 +72,16 @@ class Served:
         self._loop.run_until_complete(self._serve())
         self._loop.close()
 
-    async def _app(self, scope: Any, receive: Any, _send: Any) -> None:
-        scope["app_seen"] = self.client_gone
-        await echo(scope, receive)
-
     async def _serve(self) -> None:
-        config = http_config(self._app)
         ids = itertools.count(1)
-        make = functools.partial(
-            LimitedHttp,
-            config,
-            ServerState(),
-            {},
-            limits=self._limits,
-            next_audit_id=lambda: f"a_{next(ids)}",
+        self.http = HttpServer(
+            Echo(self.client_gone), lambda: f"a_{next(ids)}", [(b"x-every", b"reply")], self._limits
         )
-        server = await self._loop.create_unix_server(make, self.path)
+        server = await self._loop.create_unix_server(self.http.connection, self.path)
         self._started.set()
         await self._stop.wait()
         server.close()
+        await self.http.close_connections()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -109,6 +110,7 @@ def problem_of(reply: bytes) -> tuple[int, dict[str, Any]]:
     head, _, body = reply.partition(b"\r\n\r\n")
     assert b"content-type: application/problem+json" in head
     assert b"audit-id: a_" in head
+    assert b"x-every: reply" in head
     assert b"connection: close" in head
     return int(head.split()[1]), json.loads(body)
 
@@ -323,3 +325,81 @@ def test_a_body_too_large_after_an_early_answer_closes_without_a_second_one(
             rest = read_all(sock)
     assert first.split()[1] == b"200"
     assert b"HTTP/1.1" not in rest
+
+
+def test_an_answer_that_nobody_takes_does_not_stay_for_ever(serve: Callable[..., Served]) -> None:
+    served = serve(QUICK)
+    with served.connect() as sock:
+        sock.sendall(b"GET /large HTTP/1.1\r\nHost: b\r\n\r\n")
+        while served.http.connections:
+            continue
+        assert len(read_all(sock)) < 16 << 20
+
+
+def test_many_requests_on_one_connection(serve: Callable[..., Served]) -> None:
+    with serve().connect() as sock:
+        for number in range(20):
+            path = b"/later" if number % 2 else b"/x"
+            body = b"x" * number
+            sock.sendall(
+                b"POST %b HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n%b"
+                % (path, len(body), body)
+            )
+            assert sock.recv(65536).endswith(b"\r\n\r\n%d" % number)
+
+
+def test_head_gets_the_headers_only(serve: Callable[..., Served]) -> None:
+    reply = serve().exchange(b"HEAD /x HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")
+    assert b"content-length: 1\r\n" in reply
+    assert reply.endswith(b"\r\n\r\n")
+
+
+def test_a_target_in_absolute_form_is_taken(serve: Callable[..., Served]) -> None:
+    data = b"GET http://b/early?x HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n"
+    assert serve().exchange(data).endswith(b"early")
+
+
+def test_an_http_10_client_is_answered_and_closed(serve: Callable[..., Served]) -> None:
+    assert serve().exchange(b"GET /x HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\n0")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(str(tmp_path_factory.mktemp("shared") / "s"), DEFAULTS)
+    yield served
+    served.close()
+
+
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
+
+
+@given(cuts=st.sets(st.integers(1, len(CHUNKED) - 1)))
+@settings(max_examples=100, deadline=None)
+def test_a_request_in_any_pieces_is_the_same_request(shared: Served, cuts: set[int]) -> None:
+    edges = [0, *sorted(cuts), len(CHUNKED)]
+    with shared.connect() as sock:
+        for start, end in itertools.pairwise(edges):
+            sock.sendall(CHUNKED[start:end])
+        assert read_all(sock).endswith(b"\r\n\r\n5")
+
+
+PIECES = st.sampled_from(
+    [b"POST /x HTTP/1.1", b"GET / HTTP/1.1", b"\r\n", b"\r\n\r\n", b"Host: b", b"abc", b"\0",
+     b"Content-Length: 3", b"Content-Length: 5", b"Transfer-Encoding: chunked", b"0\r\n\r\n",
+     b"3\r\nabc\r\n", b"Expect: 100-continue", b"Upgrade: x", b"Connection: close", b"\xff", b" "]
+)  # fmt: skip
+
+
+@given(pieces=st.lists(PIECES, max_size=25))
+@settings(max_examples=300, deadline=None)
+def test_whatever_comes_is_answered_or_refused_and_the_connection_ends(
+    shared: Served, pieces: list[bytes]
+) -> None:
+    with shared.connect() as sock:
+        sock.sendall(b"".join(pieces))
+        sock.shutdown(socket.SHUT_WR)
+        reply = b""
+        with contextlib.suppress(ConnectionResetError):
+            reply = read_all(sock)
+    statuses = {line.split()[1] for line in reply.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")}
+    assert statuses <= {b"100", b"200", b"400"}

@@ -13,7 +13,8 @@ from tests.filter.core import MUSL, SOURCE, compile_c
 
 HERE: Final = Path(__file__).parent
 CORE: Final = tuple(
-    SOURCE / name for name in ("landlock.c", "seccomp.c", "spawn.c", "selftest.c", "probes.c")
+    SOURCE / name
+    for name in ("landlock.c", "seccomp.c", "spawn.c", "stdfd.c", "selftest.c", "probes.c")
 )
 USER: Final = 61234
 CAPACITY: Final = 512
