@@ -331,6 +331,7 @@ def test_an_answer_that_nobody_takes_does_not_stay_for_ever(serve: Callable[...,
     served = serve(QUICK)
     with served.connect() as sock:
         sock.sendall(b"GET /large HTTP/1.1\r\nHost: b\r\n\r\n")
+        assert sock.recv(1) == b"H"
         while served.http.connections:
             continue
         assert len(read_all(sock)) < 16 << 20

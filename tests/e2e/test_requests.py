@@ -158,7 +158,6 @@ ROUTES = [
     ("GET", "/v1/exec", 405, "method_not_allowed"),
     ("DELETE", "/v1/exec", 405, "method_not_allowed"),
     ("POST", "/healthz", 405, "method_not_allowed"),
-    ("HEAD", "/healthz", 405, "method_not_allowed"),
     ("OPTIONS", "/v1/exec", 405, "method_not_allowed"),
     ("GET", "/readyz?verbose=1", 400, "unknown_field"),
 ]
@@ -176,6 +175,15 @@ def test_only_the_written_form_is_routed(
         assert headers["allow"] == ("POST" if path == "/v1/exec" else "GET")
     if path.endswith("/") and status == 404:
         assert path.rstrip("/") in document["detail"]
+
+
+def test_head_is_not_a_method_here_and_gets_no_body(daemon: Daemon) -> None:
+    with daemon.connect() as sock:
+        sock.sendall(request(daemon, "HEAD", "/healthz", "Connection: close"))
+        reply = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert reply.startswith(b"HTTP/1.1 405 ")
+    assert b"allow: GET\r\n" in reply
+    assert reply.endswith(b"\r\n\r\n")
 
 
 def test_every_reply_has_its_headers(daemon: Daemon) -> None:
