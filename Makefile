@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml
 	@$(call need_packages,$(PACKAGES))
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call need_packages,python3-venv python3-dev); }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@PYTHONWARNINGS=ignore $(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@for try in 1 2 3; do PYTHONWARNINGS=ignore $(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' && break; test $$try != 3 || exit 1; done
 	@touch $@
 
 build: $(STAMP) ## compile the C core for Python and as sandbox/confine, then prove it

@@ -32,7 +32,8 @@ int sandbox_add_roots(int ruleset_fd, const struct sandbox_root *roots, size_t n
 void sandbox_close_roots(struct sandbox_root *roots, size_t n_roots);
 
 /* The index of the first root whose path no longer names the same inode, n_roots when all still do.
- * A root that was missing is stale once its path exists.  Stable ones are looked at with `all` only. */
+ * A root that was missing is stale once its path exists.  Stable ones are looked at with `all`
+ * only. */
 size_t sandbox_stale_root(const struct sandbox_root *roots, size_t n_roots, int all);
 
 #endif

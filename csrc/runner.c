@@ -30,8 +30,9 @@
 #include "runner.h"
 #include "supervise.h"
 
-#define DRAIN_LIMIT_MS 500 /* after the tree is dead; only a survivor can hold the pipe that long \
-			    */
+#define DRAIN_LIMIT_MS                                                             \
+	500 /* after the tree is dead; only a survivor can hold the pipe that long \
+	     */
 #define KILL_LIMIT_MS 2000
 #define KILL_AGAIN_MS 100
 #define BIG_PIPE_BYTES (1 << 20)

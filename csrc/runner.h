@@ -48,8 +48,8 @@ struct runner_reply {
 	int32_t stage, error; /* SPAWN_FAILED: struct sandbox_failure */
 	int32_t pid;
 	uint32_t orphans_killed;
-	uint32_t drained;    /* both streams read to their end */
-	uint32_t survivors;  /* 1: something could not be ended (uninterruptible) */
+	uint32_t drained;     /* both streams read to their end */
+	uint32_t survivors;   /* 1: something could not be ended (uninterruptible) */
 	uint32_t left_cgroup; /* 1: not in its cgroup any more; such a runner is not used again */
 	int64_t index;
 	uint64_t duration_ns, user_us, system_us, max_rss_kib;

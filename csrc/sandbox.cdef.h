@@ -114,4 +114,3 @@ void sandbox_open_roots(struct sandbox_root *, size_t);
 int sandbox_add_roots(int, const struct sandbox_root *, size_t, uint64_t, struct sandbox_failure *);
 void sandbox_close_roots(struct sandbox_root *, size_t);
 size_t sandbox_stale_root(const struct sandbox_root *, size_t, int);
-

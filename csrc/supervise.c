@@ -194,7 +194,8 @@ static int write_to(int directory_fd, const char *name, const char *text)
 /* cgroup.kill (Linux 5.14) takes all that is in a cgroup at once, so first get out of it. */
 static int leave_and_kill(int cgroup_fd)
 {
-	return !write_to(cgroup_fd, "../cgroup.procs", "0") && !write_to(cgroup_fd, "cgroup.kill", "1");
+	return !write_to(cgroup_fd, "../cgroup.procs", "0") &&
+	       !write_to(cgroup_fd, "cgroup.kill", "1");
 }
 
 /* Reaps what has ended. Returns 1 when no child is left. */
@@ -223,13 +224,14 @@ int supervise_kill(int cgroup_fd, uint32_t limit_ms, uint32_t *ret_left_cgroup)
 		return 0;
 	for (uint64_t deadline = now_ms() + limit_ms; now_ms() < deadline;) {
 		kill_children();
-		if (++rounds % PATIENT_ROUNDS == 0) /* a bomb forks faster than generation by generation */
+		if (++rounds % PATIENT_ROUNDS ==
+		    0) /* a bomb forks faster than generation by generation */
 			supervise_signal(SIGKILL);
 		if (rounds == CGROUP_ROUNDS && cgroup_fd >= 0)
 			*ret_left_cgroup = (uint32_t)leave_and_kill(cgroup_fd);
 		if (reap(&killed))
 			return killed;
-		const struct timespec patience = { .tv_nsec = 5000000 };
+		const struct timespec patience = {.tv_nsec = 5000000};
 		sigtimedwait(&chld, NULL, &patience); /* a death, or another round */
 	}
 	return -ETIMEDOUT;
