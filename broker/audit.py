@@ -6,8 +6,12 @@ files to logfile.py, and what is worth a record to the gate, the service and the
 
 Theory of operation.  A caller's thread numbers and chains the record and puts it into a queue; a
 writer thread takes everything queued, writes it with one pwrite(2), makes it durable with one
-fdatasync(2), and then tells all who wait, with one wake-up of their event loop.  So the loop never
-waits for a disk, and eight clients pay for one flush.
+fdatasync(2), and then tells all who wait, with one wake-up of their event loop.  So eight clients
+pay for one flush, and none waits for the disk because of another.
+
+Where nobody else waits for anything, handing a record to a thread and being woken again costs twice
+the flush itself.  append_alone() therefore writes and flushes on the caller's thread, and an idle
+log takes append_lazy() there too; both fall back to the writer as soon as it has something to do.
 
 After a failed write or flush nothing is known about the disk, so every append fails from then on
 (fsync(2): a second fsync may succeed although the data is lost).  Close and open again to go on.
@@ -31,7 +35,7 @@ from typing import NamedTuple, TypeAlias
 from broker import startup
 from broker.chain import INTENT, OUTCOME, SEGMENT, Fields, Link, encode
 from broker.errors import AuditUnavailableError
-from broker.logfile import LogFile, Opened, open_log
+from broker.logfile import LAZY_S, LogFile, Opened, open_log
 
 SEGMENT_BYTES = 16 << 20
 """A file is finished at this size.  It bounds what a start must read: about 0.1 s."""
@@ -49,7 +53,10 @@ class Audit:
         self._segment_used = log.end
         self._last = opened.last
         self._open_intents = dict(opened.open_intents)
-        self._chain = threading.Lock()
+        self._chain = threading.Lock()  # numbering; taken before _file where both are
+        self._file = threading.Lock()  # whoever writes self._log
+        self._queued = 0  # records not yet written; under _chain
+        self._flush_wanted = False
         self._clock = _Clock()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
@@ -101,6 +108,24 @@ class Audit:
         self._enqueue(kind, fields, ref, future)
         return future
 
+    def append_alone(self, kind: str, fields: Fields, *, ref: int | None = None) -> int | None:
+        """Returns the seq of a record that is on the disk now, or None: use append().
+
+        Blocks for one flush, so it is for a caller behind whom nobody waits.  Raises like append().
+        """
+        with self._chain:
+            link = self._write_here(kind, fields, ref)
+            if link is None:
+                return None
+            try:
+                self._log.sync()
+            except OSError as error:
+                raise self._broken(error) from error
+            finally:
+                self._file.release()
+        self._want_flush()
+        return link.seq
+
     def append_blocking(self, kind: str, fields: Fields, *, ref: int | None = None) -> int:
         """The same for a thread without a loop; returns when the record is on the disk."""
         future: futures.Future[int] = futures.Future()
@@ -116,7 +141,14 @@ class Audit:
         outcome as unknown.  Raises like append(); if the write fails later, `failure` says so and
         the next append() fails.
         """
-        return self._enqueue(kind, fields, ref, None)
+        with self._chain:
+            link = self._write_here(kind, fields, ref) if _has_loop() else None
+            if link is not None:
+                self._file.release()
+        if link is None:
+            return self._enqueue(kind, fields, ref, None)
+        self._want_flush()
+        return link.seq
 
     def close(self) -> None:
         """Writes what is queued, marks the log as closed, and releases the lock."""
@@ -138,8 +170,7 @@ class Audit:
 
     def _enqueue(self, kind: str, fields: Fields, ref: int | None, waiter: _Waiter | None) -> int:
         with self._chain:
-            if self._failure is not None:
-                raise AuditUnavailableError from self._failure
+            self._refuse_broken()
             at = self._clock.now()
             line, link = encode(
                 self._last, at=at, instance=self.instance, kind=kind, fields=fields, ref=ref
@@ -150,11 +181,60 @@ class Audit:
                     self._last, at=at, instance=self.instance, kind=kind, fields=fields, ref=ref
                 )
             self._put(_Item(line, link, waiter))
-            if kind.endswith(INTENT):
-                self._open_intents[link.seq] = kind
-            elif ref is not None and kind.endswith(OUTCOME):
-                self._open_intents.pop(ref, None)
+            self._keep_book(kind, ref, link)
             return link.seq
+
+    def _write_here(self, kind: str, fields: Fields, ref: int | None) -> Link | None:
+        """Writes a record on this thread and leaves _file locked; None if the writer is needed."""
+        self._refuse_broken()
+        if self._queued or not self._file.acquire(blocking=False):
+            return None
+        link: Link | None = None
+        try:
+            line, after = encode(
+                self._last,
+                at=self._clock.now(),
+                instance=self.instance,
+                kind=kind,
+                fields=fields,
+                ref=ref,
+            )
+            if self._segment_used + len(line) <= self._segment_bytes:
+                self._log.write(line, after)
+                self._last, link = after, after
+                self._segment_used += len(line)
+                self._keep_book(kind, ref, after)
+        except OSError as error:
+            raise self._broken(error) from error
+        finally:
+            if link is None:
+                self._file.release()
+        return link
+
+    def _refuse_broken(self) -> None:
+        if self._failure is not None:
+            raise AuditUnavailableError from self._failure
+
+    def _broken(self, error: OSError) -> AuditUnavailableError:
+        self._failure = error
+        self._log.sound = False
+        return _unavailable(error)
+
+    def _keep_book(self, kind: str, ref: int | None, link: Link) -> None:
+        if kind.endswith(INTENT):
+            self._open_intents[link.seq] = kind
+        elif ref is not None and kind.endswith(OUTCOME):
+            self._open_intents.pop(ref, None)
+
+    def _want_flush(self) -> None:
+        """Has the writer look for what is due after LAZY_S; one timer at a time."""
+        if not self._flush_wanted:
+            self._flush_wanted = True
+            asyncio.get_running_loop().call_later(LAZY_S, self._wake_writer)
+
+    def _wake_writer(self) -> None:
+        self._flush_wanted = False
+        self._queue.put(_WAKE)
 
     def _start_segment(self, at: str) -> None:
         """A file begins by naming the intents still open, so that recovery reads one file only."""
@@ -166,6 +246,7 @@ class Audit:
     def _put(self, item: _Item) -> None:
         self._last = item.link
         self._segment_used += len(item.line)
+        self._queued += 1
         self._queue.put(item)
 
     def _record_recovery(self, opened: Opened) -> None:
@@ -186,8 +267,11 @@ class Audit:
             while running:
                 items = self._take()
                 running = None not in items
-                self._writing = [item for item in items if item is not None]
-                self._commit()
+                self._writing = [item for item in items if item is not None and item is not _WAKE]
+                with self._file:
+                    self._commit()
+                with self._chain:
+                    self._queued -= len(self._writing)
                 self._writing = []
         except OSError as error:
             self._give_up(error)
@@ -238,6 +322,18 @@ class _Item(NamedTuple):  # made for every record: a tuple costs a third of a da
     link: Link
     waiter: _Waiter | None
     starts_segment: bool = False
+
+
+_WAKE = _Item(b"", Link(0, ""), None)
+"""Not a record: the writer looks whether a flush is due."""
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _tell(batch: Iterable[_Item], failure: Exception | None) -> None:
