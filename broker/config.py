@@ -449,8 +449,16 @@ def load_secrets(settings: Settings) -> auth.Secrets:
     return auth.Secrets(current, _read_secret(settings, settings.next_secret_file))
 
 
+def _service_group() -> int:
+    """The group that may read the system's secret: the unit's account, whoever looks."""
+    try:
+        return grp.getgrnam(NAME).gr_gid
+    except KeyError:
+        return os.getegid()
+
+
 def _read_secret(settings: Settings, path: Path) -> bytes | None:
-    readers = os.getegid() if settings.mode == "system" else None
+    readers = _service_group() if settings.mode == "system" else None
     try:
         content = read_owned_file(
             path, "secret", max_bytes=MAX_SECRET_FILE_BYTES, secret=True, readers=readers

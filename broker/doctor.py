@@ -8,6 +8,8 @@ changes nothing.  The last two run a real command: confined by hand, and through
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -73,16 +75,19 @@ def _helper(settings: Settings) -> Finding:
 
 
 def _confinement(settings: Settings) -> Finding:
-    """A real command: the secret cannot be read from inside, and can from outside."""
-    target = settings.secret_file if settings.secret_file.exists() else settings.config_dir
-    words = ["/bin/ls", "-d", "--", os.fspath(target) + ("/." if target.is_dir() else "")]
-    reading = ["/bin/cat", os.fspath(target)] if target.is_file() else words
-    done = sandbox.run(reading, roots=sandbox.baseline(), timeout_s=10)
-    if b"Permission denied" in done.stderr:
-        return True, f"a confined command cannot read {os.fspath(target)!r}", ""
-    if done.exit.code != 0:
-        return True, f"a confined command got nothing of {os.fspath(target)!r}", ""
-    return False, f"a confined command read {os.fspath(target)!r}", "report this as a bug"
+    """A real command cannot read a file from inside that it can from outside."""
+    del settings
+    with tempfile.NamedTemporaryFile("w", prefix="host-broker-doctor-") as file:
+        file.write("outside")
+        file.flush()
+        control = subprocess.run(["/bin/cat", file.name], capture_output=True, check=False)
+        done = sandbox.run(["/bin/cat", file.name], roots=sandbox.baseline(), timeout_s=10)
+    if control.stdout != b"outside":
+        return False, "the control, an unconfined cat, did not work", "is coreutils installed?"
+    if done.stdout == b"" and b"Permission denied" in done.stderr:
+        return True, "a confined command was refused a file that an unconfined one read", ""
+    seen = (done.stdout + done.stderr).decode("utf-8", "replace").strip()[:200]
+    return False, f"a confined command was not refused: {seen!r}", "report this as a bug"
 
 
 def _secret(settings: Settings) -> Finding:

@@ -362,7 +362,7 @@ class BusyError(BrokerError):
 
 
 class NoSpaceError(BrokerError):
-    """The disk has no room for the scratch directory or the record.  Nothing ran."""
+    """The disk has no room for the scratch directory.  Nothing ran."""
 
     code, status, title, layer = "no_space", 507, "No space", "run"
     retryable = True

@@ -110,14 +110,8 @@ class Limits:
 class Reason(enum.Enum):
     """Why a decision came out as it did.  Values are stable: wire, audit and tests cite them."""
 
-    ALLOWED = "allowed"
     # floors
-    NOT_READY = "not_ready"
-    DRAINING = "draining"
     KILL_SWITCH = "kill_switch"
-    AUDIT_UNAVAILABLE = "audit_unavailable"
-    TOO_MANY_RUNS = "too_many_runs"
-    INTERNAL = "internal"
     # the ceiling as a whole denies everything
     CEILING_MISSING = "ceiling_missing"
     CEILING_UNREADABLE = "ceiling_unreadable"
@@ -127,13 +121,8 @@ class Reason(enum.Enum):
     CEILING_WRITABLE_BY_OTHERS = "ceiling_writable_by_others"
     CEILING_SYMLINK = "ceiling_symlink"
     # this request
-    OUTSIDE_CEILING = "outside_ceiling"
     NO_ROOT_LEFT = "no_root_left"
     CWD_OUTSIDE_CEILING = "cwd_outside_ceiling"
-    ENVIRONMENT_REFUSED = "environment_refused"
-    LIMIT_EXCEEDED = "limit_exceeded"
-    INVALID_REQUEST = "invalid_request"
-    UNAUTHENTICATED = "unauthenticated"
 
 
 class RunReason(enum.Enum):
@@ -148,16 +137,6 @@ class RunReason(enum.Enum):
     SPAWN_FAILED = "spawn_failed"
     SHUTDOWN = "shutdown"
     LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A decider's answer.  "Cannot tell" is an exception, which the gate turns into a deny."""
-
-    allowed: bool
-    reason: Reason
-    detail: str = ""
-    roots: tuple[Root, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

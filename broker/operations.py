@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import difflib
 import enum
 import hashlib
@@ -240,10 +241,10 @@ def _check_media_type(content_type: str | None) -> None:
 def _json_object(body: bytes) -> dict[str, object]:
     if len(body) > MAX_BODY_BYTES:
         raise BodyTooLargeError(MAX_BODY_BYTES)
+    if body.startswith(codecs.BOM_UTF8):
+        raise BadJsonError("the body begins with a byte order mark; JSON has none")
     try:
-        value = json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
-        )
+        value = _decode(body.decode("utf-8"))
     except UnicodeDecodeError as bad:
         raise BadJsonError(
             f"the body is not UTF-8 at byte {bad.start}; send other bytes as base64"
@@ -267,6 +268,9 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _no_constant(name: str) -> NoReturn:
     raise BadJsonError(f"{name} is not JSON")
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).decode
 
 
 def _refuse_unknown(given: Mapping[str, object], known: Iterable[str], under: str) -> None:

@@ -101,7 +101,7 @@ def _running(settings: Settings) -> Iterator[None]:
 
 def _start(settings: Settings, notify: str) -> subprocess.Popen[bytes]:
     """Starts `serve` and waits until it says READY=1, as systemd would."""
-    command = [sys.executable, "-m", "broker", f"--{settings.mode}"]
+    command = [sys.executable, "-P", "-m", "broker", f"--{settings.mode}"]
     command += ["--config-dir", os.fspath(settings.config_dir), "serve"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(notify)

@@ -310,7 +310,8 @@ def _confinement(kernel: Kernel, mode: Confinement, network: Network) -> dict[st
         "isolation": "landlock" if mode is Confinement.SANDBOXED else "none",
         "abi": kernel.abi,
         "errata": kernel.errata,
-        "network": network.value,
+        # Nothing is enforced on an unconfined command, so nothing else may be claimed of it.
+        "network": network.value if mode is Confinement.SANDBOXED else Network.OPEN.value,
     }
 
 

@@ -7,6 +7,7 @@ the baseline and the private scratch directory, which no request can name or wid
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import stat
@@ -81,6 +82,7 @@ def roots_of(op: ExecOp, scratch: bytes) -> Iterator[sandbox.Root]:
     yield sandbox.Root(scratch, sandbox.Access.READ | sandbox.Access.WRITE | sandbox.Access.EXEC)
 
 
+@functools.lru_cache(maxsize=16)
 def resource_limits(limits: Limits) -> list[Limit]:
     """(resource, soft, hard) for setrlimit(2).  Bounds one process each, not their sum."""
     chosen = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import signal
 import time
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import sandbox
-from broker.errors import TooManyRunsError
+from broker.errors import BusyError, NoSpaceError, TooManyRunsError
 from broker.model import (
     Captured,
     Confinement,
@@ -42,7 +43,7 @@ from broker.runs.plan import (
 )
 from broker.runs.runner import Runner, RunnerLostError, orphans
 from broker.runs.scratch import Scratch, sweep
-from broker.runs.wire import NET_NONE, UNCONFINED, Reply, Request, Stream, WireReason
+from broker.runs.wire import NET_NONE, UNCONFINED, Reply, Request, WireReason
 
 RULESETS_KEPT = 64  # per slot; each holds one descriptor of the kernel
 RUNNER_EXIT_S = 3.0
@@ -194,11 +195,12 @@ class RunnerPool:
 
         Raises:
             TooManyRunsError: nothing ran, all slots are taken.
+            NoSpaceError, BusyError: nothing ran, no runner could be made.
         """
         cancellation = cancellation or Cancellation()
         self._admit(cancellation)
         try:
-            slot = self._idle.pop() if self._idle else await self._make_slot()
+            slot = self._idle.pop() if self._idle else await self._new_slot()
             return await self._run_and_keep(slot, permit.op, cancellation)
         finally:
             self._release(cancellation)
@@ -213,8 +215,8 @@ class RunnerPool:
             raise
         if outcome.reason is RunReason.LOST or not slot.runner.reusable:
             self._drop(slot)
-        else:
-            self._give_back(slot)
+        else:  # after the answer, which need not wait for it
+            asyncio.get_running_loop().call_soon(self._give_back, slot)
         return outcome
 
     async def _run_in(self, slot: _Slot, op: ExecOp, cancellation: Cancellation) -> RunOutcome:
@@ -240,15 +242,33 @@ class RunnerPool:
 
     # ---- slots ----
 
+    async def _new_slot(self) -> _Slot:
+        try:
+            return await self._make_slot()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoSpaceError("scratch directory") from error
+            raise BusyError("runner") from error
+
     async def _make_slot(self) -> _Slot:
         self._made += 1
-        leaf = self._make_leaf()
-        runner = Runner(self._helper, self._log_fd)
-        slot = _Slot(runner=runner, scratch=Scratch(self._scratch_base), leaf=leaf)
+        with contextlib.ExitStack() as undo:
+            scratch = Scratch(self._scratch_base)
+            undo.callback(scratch.remove)
+            leaf = self._make_leaf()
+            if leaf is not None:
+                undo.callback(leaf.close)
+            runner = Runner(self._helper, self._log_fd)
+            undo.pop_all()
+        slot = _Slot(runner=runner, scratch=scratch, leaf=leaf)
         self._slots.add(slot)
-        if leaf is not None:
-            leaf.adopt(runner.pid)
-        await runner.connect()
+        try:
+            if leaf is not None:
+                leaf.adopt(runner.pid)
+            await runner.connect()
+        except BaseException:
+            self._drop(slot)
+            raise
         return slot
 
     def _make_leaf(self) -> cgroups.Leaf | None:
@@ -270,6 +290,8 @@ class RunnerPool:
             self._quiet.set()
 
     def _give_back(self, slot: _Slot) -> None:
+        if slot in self._dropping:
+            return
         slot.renew()
         if self._closed:
             self._drop(slot)
@@ -398,8 +420,8 @@ def _outcome(
         reason=reason,
         exit=_exit(reply.wait_status),
         timed_out=reason is RunReason.TIMEOUT,
-        stdout=_captured(reply.stdout),
-        stderr=_captured(reply.stderr),
+        stdout=reply.stdout,
+        stderr=reply.stderr,
         drained=reply.drained,
         orphans_killed=reply.orphans_killed,
         started_at=_timestamp(started_ns),
@@ -414,10 +436,6 @@ def _exit(status: int) -> Exit:
     return Exit(os.WEXITSTATUS(status), None)
 
 
-def _captured(stream: Stream) -> Captured:
-    return Captured(stream.head, stream.tail, stream.total_bytes)
-
-
 def _shell_code(reply: Reply) -> int:
     return 127 if reply.error in (errno.ENOENT, errno.ENOTDIR) else 126
 
@@ -429,5 +447,10 @@ def _spawn_error(reply: Reply, request: Request) -> str:
 
 
 def _timestamp(ns: int) -> str:
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ns // 1_000_000_000))
-    return f"{moment}.{ns % 1_000_000_000:09d}Z"
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{_second(seconds)}.{rest:09d}Z"
+
+
+@functools.lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

@@ -3,8 +3,11 @@
  * Ways out that a hostile command could try, each answered by 0 (it worked), an errno, or minus the
  * signal that ended it.
  *
- * probes INSIDE OUTSIDE   INSIDE is a writable root without the right to execute, which holds the
- *                         directory `programs`; OUTSIDE is a directory in no root with a `file`.
+ * probes [below] INSIDE OUTSIDE
+ *
+ * `below`: as the child of a process of the same program and user.  INSIDE is a writable root without the
+ * right to execute, which holds the directory `programs`; OUTSIDE is a directory in no root that
+ * holds the files `file`, `program`, `truncate` and `exchange`.
  *
  * "The parent" is whoever supervises: the runner, confine's supervisor, or the test itself.
  */
@@ -12,6 +15,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/fs.h>
+#include <linux/fscrypt.h>
 #include <linux/openat2.h>
 #include <linux/ptrace.h>
 #include <linux/sched.h>
@@ -23,7 +27,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
@@ -97,13 +100,6 @@ static int parent_exe(void)
 static int parent_cwd(void)
 {
 	return opened(of_parent("cwd"), O_RDONLY);
-}
-static int parent_map_files(void)
-{
-	char entries[4096];
-	const int fd = open(of_parent("map_files"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	return fd < 0 ? errno : said(syscall(SYS_getdents64, fd, entries, sizeof(entries)));
 }
 static int parent_auxv(void)
 {
@@ -353,6 +349,25 @@ static int delegation(void)
 	return said(fcntl(open(in("."), O_RDONLY), 1040 /* F_SETDELEG */, argument));
 }
 
+/* A descriptor opened for reading is enough to lock a user's encrypted directories. */
+static int remove_encryption_key(void)
+{
+	struct fscrypt_remove_key_arg key = {.key_spec.type = FSCRYPT_KEY_SPEC_TYPE_IDENTIFIER};
+
+	return said(ioctl(open(in("."), O_RDONLY), FS_IOC_REMOVE_ENCRYPTION_KEY, &key));
+}
+static int add_encryption_key(void)
+{
+	struct fscrypt_add_key_arg key = {.key_spec.type = FSCRYPT_KEY_SPEC_TYPE_IDENTIFIER};
+
+	return said(ioctl(open(in("."), O_RDONLY), FS_IOC_ADD_ENCRYPTION_KEY, &key));
+}
+/* Nobody else can open the caller's terminal any more, until its last user is gone. */
+static int terminal_exclusive(void)
+{
+	return said(ioctl(open("/dev/null", O_RDONLY), TIOCEXCL));
+}
+
 /* ---- the filter ---- */
 
 static int unix_after_own_filter(void)
@@ -543,7 +558,7 @@ static const struct {
 } probes[] = {
 #define PROBE(name) {#name, name}
 	PROBE(parent_mem), PROBE(parent_fd), PROBE(parent_exe), PROBE(parent_cwd),
-	PROBE(parent_map_files), PROBE(parent_auxv), PROBE(parent_root), PROBE(thread_mem),
+	PROBE(parent_auxv), PROBE(parent_root), PROBE(thread_mem),
 	PROBE(thread_signal), PROBE(thread_sigqueue), PROBE(thread_seize),
 	PROBE(parent_robust_list), PROBE(parent_pidfd_signal), PROBE(parent_pidfd_namespace),
 	PROBE(parent_sched_attr), PROBE(parent_ioprio_group), PROBE(parent_mrelease),
@@ -553,7 +568,8 @@ static const struct {
 	PROBE(own_attr_exec), PROBE(core_pattern), PROBE(cgroup_procs), PROBE(cgroup_mkdir),
 	PROBE(getxattrat), PROBE(file_getattr), PROBE(file_setattr), PROBE(open_tree_attr),
 	PROBE(handle_fid), PROBE(fanotify_fid), PROBE(setflags_dirty), PROBE(fssetxattr),
-	PROBE(delegation), PROBE(unix_after_own_filter), PROBE(unix_by_dispatch),
+	PROBE(delegation), PROBE(remove_encryption_key), PROBE(add_encryption_key),
+	PROBE(terminal_exclusive), PROBE(unix_after_own_filter), PROBE(unix_by_dispatch),
 	PROBE(unix_by_syscall_info), PROBE(keyctl_x32), PROBE(ptrace_x32),
 	PROBE(clone_newuser_dirty), PROBE(unshare_new_bit), PROBE(unshare_time),
 	PROBE(read_implies_exec), PROBE(map_page_zero_dirty), PROBE(core_limit),
@@ -563,38 +579,52 @@ static const struct {
 	PROBE(clone_into_cgroup),
 };
 
-/* Each probe in a process of its own, so that none depends on what another did to itself. */
-int main(int argc, char **argv)
+/* In a process of its own, so that no probe depends on what another did to itself. */
+static int answer_of(int (*run)(void))
 {
-	if (argc != 3)
-		return 64;
-	inside = argv[1];
-	outside = argv[2];
+	int answers[2], error = 0, status = 0;
+
+	if (pipe2(answers, O_CLOEXEC))
+		return errno;
+	const pid_t pid = fork();
+
+	if (pid == 0) {
+		(void)close(answers[0]);
+		to_parent = answers[1];
+		error = run();
+		_exit(write(to_parent, &error, sizeof(error)) != (ssize_t)sizeof(error));
+	}
+	(void)close(answers[1]);
+	const ssize_t length = read(answers[0], &error, sizeof(error));
+
+	(void)close(answers[0]);
+	if (waitpid(pid, &status, 0) != pid)
+		return errno;
+	return length == (ssize_t)sizeof(error) ? error : -WTERMSIG(status);
+}
+
+static int try_all(void)
+{
 	parent = getppid();
 	for (size_t i = 0; i < sizeof(probes) / sizeof(*probes); i++) {
-		int answers[2], result = -SIGPIPE, status = 0;
-
-		if (pipe2(answers, O_CLOEXEC))
-			return 71;
-		const pid_t pid = fork();
-
-		if (pid == 0) {
-			close(answers[0]);
-			to_parent = answers[1];
-			const int error = probes[i].run();
-
-			if (write(to_parent, &error, sizeof(error)) != (ssize_t)sizeof(error))
-				_exit(71);
-			_exit(0);
-		}
-		close(answers[1]);
-		if (read(answers[0], &result, sizeof(result)) != (ssize_t)sizeof(result) &&
-		    waitpid(pid, &status, 0) == pid && WIFSIGNALED(status))
-			result = -WTERMSIG(status);
-		close(answers[0]);
-		(void)waitpid(pid, &status, 0);
-		printf("%s %d\n", probes[i].name, result);
+		printf("%s %d\n", probes[i].name, answer_of(probes[i].run));
 		(void)fflush(stdout);
 	}
 	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const int below = argc == 4 && !strcmp(argv[1], "below");
+	int status = 0;
+
+	if (argc != 3 + below)
+		return 64;
+	inside = argv[1 + below];
+	outside = argv[2 + below];
+	if (!below)
+		return try_all();
+	if (fork() == 0)
+		return try_all();
+	return wait(&status) < 0 || status;
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import TooManyRunsError
+from broker.errors import BusyError, TooManyRunsError
 from broker.model import Confinement, Exit, Network, OnLimit, RunReason
 from broker.runs.pool import Cancellation
 from tests.runs.conftest import (
@@ -297,6 +297,24 @@ def test_at_most_max_runs_are_on(permit: MakePermit, tmp_path: Path, work: Path)
             assert (await pool.run(permit("true"))).exit == Exit(0, None)
 
     asyncio.run(one_too_many())
+
+
+def test_without_a_new_runner_nothing_runs(permit: MakePermit, tmp_path: Path, work: Path) -> None:
+    async def no_place() -> None:
+        cancellation = Cancellation()
+        async with open_pool(tmp_path / "scratch") as pool:
+            run = asyncio.create_task(pool.run(permit("touch on; sleep 300"), cancellation))
+            while not (work / "on").exists():
+                await asyncio.sleep(0)
+            (tmp_path / "scratch").rename(tmp_path / "moved")
+            with pytest.raises(BusyError):
+                await pool.run(permit("touch second"))
+            (tmp_path / "moved").rename(tmp_path / "scratch")
+            cancellation.trigger(RunReason.CANCELLED)
+            await run
+
+    asyncio.run(no_place())
+    assert not (work / "second").exists()
 
 
 def test_a_killed_runner_is_a_lost_run_and_leaves_nobody(

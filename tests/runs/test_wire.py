@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.model import Captured
 from broker.runs import wire
 
 HEADER = (Path(__file__).parents[2] / "csrc" / "runner.h").read_text()
@@ -58,8 +59,8 @@ def test_a_reply_is_cut_into_its_four_parts() -> None:
     )
     assert wire.reply_bytes(header) == 14
     reply = wire.decode_reply(header + b"ooOOOO" + b"eeeEEEEE")
-    assert reply.stdout == wire.Stream(b"oo", b"OOOO", 100)
-    assert reply.stderr == wire.Stream(b"eee", b"EEEEE", 200)
+    assert reply.stdout == Captured(b"oo", b"OOOO", 100)
+    assert reply.stderr == Captured(b"eee", b"EEEEE", 200)
     assert (reply.pid, reply.orphans_killed, reply.drained) == (42, 3, True)
 
 
