@@ -115,7 +115,7 @@ def _kill_switch(settings: Settings) -> Finding:
 
 
 def _audit(settings: Settings) -> Finding:
-    if not settings.audit_dir.exists():
+    if not settings.audit_dir.is_dir() or not any(settings.audit_dir.iterdir()):
         return True, "no records yet", ""
     verdict = chain.verify(settings.audit_dir)
     if not verdict.ok:

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIFE_S 6
+#define LIFE_S 4
 #define CHAINS 60
 
 static void close_stdio(void)

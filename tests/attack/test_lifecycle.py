@@ -158,7 +158,7 @@ def test_processes_that_fork_and_exit_do_not_outlive_the_deadline(
             assert outcome.reason is RunReason.TIMEOUT
             return time.monotonic() - started
 
-    assert asyncio.run(attack()) < 4
+    assert asyncio.run(attack()) < 3
 
 
 # ---- what a run leaves for the next ----
@@ -273,3 +273,27 @@ os.setgroups([])
 print(sandbox.run(["/usr/bin/id", "-G"], roots=B).stdout)
 """)
     assert done.stdout == "b'0\\n'\n"
+
+
+@pytest.mark.xfail(reason="open: two threads set up the same spawner on the same stack")
+def test_threads_may_start_the_spawner_together() -> None:
+    done = host("""
+import signal, threading
+failed = 0
+for _ in range(10):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(3)
+        together = threading.Barrier(4)
+        def start():
+            together.wait()
+            sandbox.start_spawner()
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        fine = sandbox.run(["/bin/echo", "x"], roots=B).stdout == b"x\\n"
+        os._exit(0 if fine and len(os.listdir("/proc/self/task")) == 2 else 1)
+    failed += os.waitpid(pid, 0)[1] != 0
+print(failed)
+""")
+    assert (done.returncode, done.stdout) == (0, "0\n")

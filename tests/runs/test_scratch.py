@@ -3,7 +3,8 @@
 
 import os
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,17 @@ def test_removing_a_link_leaves_what_it_names(scratch: Scratch, tmp_path: Path) 
     assert (kept / "file").exists()
 
 
-def test_locked_and_very_deep_trees_are_removed(tmp_path: Path) -> None:
-    top = os.fsencode(tmp_path / "tree")
-    os.mkdir(top)
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[bytes]:
+    """A directory for a tree that pytest's own clean-up could not remove."""
+    top = tmp_path / "tree"
+    top.mkdir()
+    yield os.fsencode(top)
+    subprocess.run(["rm", "-rf", "--", top], check=True)
+
+
+def test_locked_and_very_deep_trees_are_removed(tree: bytes) -> None:
+    top = tree
     directory = os.open(top, os.O_RDONLY)
     for _ in range(1500):  # deeper than Python recurses, longer than PATH_MAX
         os.mkdir(b"d" * 8, 0o700, dir_fd=directory)
