@@ -233,7 +233,7 @@ class Client:
             return  # refused before all of it was read; the reply says why
 
     def _connected(self) -> socket.socket:
-        if self._sock is not None and _is_open(self._sock):
+        if self._sock is not None and not self._unread and _is_idle(self._sock):
             return self._sock
         self.close()
         try:
@@ -307,15 +307,19 @@ def _body(sock: socket.socket, rest: bytes, size: int) -> tuple[bytes, bytes]:
     return data[:size], data[size:]
 
 
-def _is_open(sock: socket.socket) -> bool:
-    """Whether a kept connection can be used: the broker closes quiet ones."""
+def _is_idle(sock: socket.socket) -> bool:
+    """Whether a kept connection can be used: the broker closes quiet ones.
+
+    Bytes that nobody asked for would be taken for the next reply.
+    """
     sock.settimeout(0)
     try:
-        return bool(sock.recv(1, socket.MSG_PEEK))
+        sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
         return True
     except OSError:
         return False
+    return False
 
 
 def _authorization(secret_file: str) -> str:

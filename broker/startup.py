@@ -79,7 +79,7 @@ class EndpointReachableError(StartupError):
     """A confined command reached a host control endpoint; only its class is named."""
 
     code = "endpoint_reachable"
-    exit_status = 78  # EX_CONFIG
+    exit_status = 83
 
 
 class SettingsRefusedError(StartupError):

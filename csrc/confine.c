@@ -58,9 +58,14 @@ static int is_way_out(int fd, int net_none)
 
 	if (fstat(fd, &status) < 0 || !S_ISSOCK(status.st_mode))
 		return 0;
-	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain != AF_UNIX &&
-	    !net_none)
-		return 0;
+	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) < 0)
+		return 1;
+	if (domain == AF_INET || domain == AF_INET6) {
+		if (!net_none)
+			return 0;
+	} else if (domain != AF_UNIX) {
+		return 1; /* netlink, packet, vsock: the filter makes none of them either */
+	}
 	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) < 0 ||
 	    (type != SOCK_STREAM && type != SOCK_SEQPACKET))
 		return 1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ending a tree of processes completely.  The caller is a single-threaded subreaper
- * (PR_SET_CHILD_SUBREAPER), so whatever loses its parent becomes the caller's child: setsid, double
- * forks and nested subreapers do not help a descendant to get away.  Static executable only (uses
- * libc).
+ * Ending a tree of processes completely.  The caller is a subreaper (PR_SET_CHILD_SUBREAPER), so
+ * whatever loses its parent becomes the caller's child: setsid, double forks and nested subreapers
+ * do not help a descendant to get away.  One thread of it reaps, and nobody else does; a spawner
+ * thread beside it is no hindrance.  Static executable only (uses libc).
  */
 #ifndef SANDBOX_SUPERVISE_H
 #define SANDBOX_SUPERVISE_H

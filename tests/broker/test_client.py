@@ -181,6 +181,13 @@ def test_a_connection_that_was_closed_is_made_anew(
     assert client.capabilities()["n"] == 2
 
 
+def test_bytes_that_nobody_asked_for_are_not_the_next_reply(
+    canned: Callable[..., Canned], client: Client
+) -> None:
+    canned([reply({"n": 1}) + reply({"n": 99})], [reply({"n": 2})])
+    assert [client.capabilities()["n"] for _ in range(2)] == [1, 2]
+
+
 def test_no_broker_is_told_from_a_broken_reply(client: Client) -> None:
     with pytest.raises(UnreachableError, match="no broker answers"):
         client.exec(["true"])

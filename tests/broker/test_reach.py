@@ -50,7 +50,7 @@ def test_a_child_that_is_not_confined_is_found_by_every_planted_socket(tmp_path:
     with pytest.raises(EndpointReachableError) as refused:
         check(tmp_path, unconfined)
     assert all(name in str(refused.value) for name in PLANTED)
-    assert refused.value.exit_status == 78
+    assert refused.value.exit_status == 83
     assert os.listdir(tmp_path) == []
 
 

@@ -133,6 +133,15 @@ def test_an_unconnected_network_socket_stays_with_the_network(net: str, stays: b
     assert result.out.startswith("socket:") is stays
 
 
+@pytest.mark.parametrize("net", ["open", "none"])
+def test_a_socket_of_a_family_that_the_filter_refuses_becomes_dev_null(net: str) -> None:
+    sock_diag = 4  # lists every socket of the host (sock_diag(7))
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, sock_diag) as given:
+        result = shell("readlink /proc/self/fd/0", "--net", net, stdin=given)
+    assert result.out == "/dev/null\n"
+    assert "descriptor 0 is a socket that could be aimed elsewhere" in result.err
+
+
 # ---- signals, session, umask, privileges ----
 
 
