@@ -88,7 +88,7 @@ class App:
         peer = connection.peer
         principal = Principal("client", peer.transport, peer.uid, peer.pid)
         call = Call(Who(principal, self._next_audit_id()), connection)
-        with _Guard(self, call):
+        with _Answering(self, call):
             _refuse_foreign(head, peer)
             path = head.path.decode("ascii")
             if (head.method, path) not in _PUBLIC:
@@ -101,7 +101,7 @@ class App:
     def _finish(
         self, call: Call, operation: Operation, head: Head, body: bytes
     ) -> Coroutine[Any, Any, None] | None:
-        with _Guard(self, call):
+        with _Answering(self, call):
             handler = getattr(self._service, operation.handler)
             if operation.parse is None:
                 reply: Reply | Coroutine[Any, Any, Reply] = handler()
@@ -115,7 +115,7 @@ class App:
         return None
 
     async def _answer_later(self, call: Call, coming: Coroutine[Any, Any, Reply]) -> None:
-        with _Guard(self, call):
+        with _Answering(self, call):
             self._answer(call, await coming)
 
     def _answer(self, call: Call, reply: Reply) -> None:
@@ -151,7 +151,7 @@ class App:
         raise UnauthenticatedError
 
 
-class _Guard:
+class _Answering:
     """Context manager: whatever goes wrong inside is answered, and ends there."""
 
     __slots__ = ("_app", "_call")

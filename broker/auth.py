@@ -2,7 +2,7 @@
 """The broker's secret: its form, its comparison, and the bound on guessing it.
 
 Owns what a secret may look like and how a header is judged.  Leaves to config.py reading the files
-and checking who owns them, and to server.py the answer, which is always the same.
+and checking who owns them, and to app.py the answer, which is always the same.
 
 A secret is kept as its SHA-256 digest only, so that no repr, error, log, core dump or audit record
 can hold it.  Two are accepted while one replaces the other: `secret` and `secret.next`.

@@ -31,7 +31,6 @@
 
 #define DEFAULT_PATH "/usr/local/bin:/usr/bin:/bin"
 #define KERNEL_SIGNALS 64
-#define AT_EXECVE_CHECK_FLAG 0x10000 /* Linux 6.14: only ask whether the file may be executed */
 
 /* ---- descriptors and signals as the command finds them ---- */
 
@@ -147,7 +146,7 @@ static void refuse_access(const char *path)
 		refuse(CONFINE_NOT_EXECUTABLE,
 		       "exec: '%s' lies on a file system mounted noexec (EACCES)", path);
 	if (raw5(SYS_execveat, AT_FDCWD, (long)path, (long)nothing, (long)nothing,
-		 AT_EXECVE_CHECK_FLAG) == 0)
+		 KERNEL_AT_EXECVE_CHECK) == 0)
 		refuse(CONFINE_NOT_EXECUTABLE,
 		       "exec: the interpreter of '%s' (%s) lies in no exec root (EACCES); grant it"
 		       " with --exec, or the system's with --baseline",

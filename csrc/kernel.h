@@ -38,7 +38,6 @@
 #define LL_CREATE_RULESET_VERSION (1U << 0)
 #define LL_CREATE_RULESET_ERRATA (1U << 1) /* Linux 6.15 and stable backports */
 #define LL_RULE_PATH_BENEATH 1
-#define LL_RULE_NET_PORT 2
 
 struct ll_ruleset_attr { /* grows with the ABI; the size passed says which fields are meant */
 	uint64_t handled_access_fs;
@@ -61,6 +60,7 @@ struct ll_path_beneath_attr {
 #define KERNEL_CLOSE_RANGE_UNSHARE (1U << 1)      /* Linux 5.9 */
 #define KERNEL_CLONE_CLEAR_SIGHAND 0x100000000ULL /* Linux 5.5 */
 #define KERNEL_CLONE_INTO_CGROUP 0x200000000ULL   /* Linux 5.7 */
+#define KERNEL_AT_EXECVE_CHECK 0x10000            /* Linux 6.14: only ask whether it may run */
 
 /* A raw system call: no errno, no cancellation point, safe in a vfork child. Returns -errno. */
 static inline long raw6(long number, long a, long b, long c, long d, long e, long f)

@@ -16,9 +16,11 @@
 #include "parent.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,6 +58,11 @@ static void choose_signals(int flags, sigset_t *ret_signals)
 	(void)sigaddset(ret_signals, FRONT_DIED);
 }
 
+static int shell_status(int wait_status)
+{
+	return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
 /* Reaps all that has ended. Returns whether `child` is among them. */
 static int reap(pid_t child, int *ret_status)
 {
@@ -65,8 +72,7 @@ static int reap(pid_t child, int *ret_status)
 		const pid_t pid = waitpid(-1, &status, WNOHANG);
 
 		if (pid == child) {
-			*ret_status =
-				WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+			*ret_status = shell_status(status);
 			return 1;
 		}
 		if (pid <= 0 && !(pid < 0 && errno == EINTR))
@@ -80,11 +86,9 @@ static void next_signal(const sigset_t *signals, siginfo_t *ret_info)
 		; /* EINTR: stopped and continued */
 }
 
-static void kill_the_rest(void)
+static void kill_the_rest(struct supervise_tree *tree)
 {
-	uint32_t no_cgroup;
-
-	if (supervise_kill(-1, KILL_LIMIT_MS, &no_cgroup) == -ETIMEDOUT)
+	if (supervise_kill(tree, KILL_LIMIT_MS) == -ETIMEDOUT)
 		report("end: some processes of the command do not end (uninterruptible sleep), "
 		       "ignoring "
 		       "them after %d s",
@@ -101,24 +105,51 @@ static void signal_command(pid_t command, int flags, int number)
 		(void)kill(command, number);
 }
 
-/* Returns the status of the command when it has ended. */
-static int supervise(pid_t command, int flags, const sigset_t *signals)
+static void pass_on(const struct signalfd_siginfo *info, pid_t command, pid_t front, int flags)
+{
+	if ((int)info->ssi_signo == FRONT_DIED)
+		signal_command(command, flags, SIGKILL);
+	else if (info->ssi_signo == SIGTSTP) /* ignored by a group without a terminal */
+		signal_command(command, flags, SIGSTOP);
+	else if (info->ssi_signo != SIGCHLD && (pid_t)info->ssi_pid == front)
+		signal_command(command, flags, (int)info->ssi_signo);
+}
+
+/* Returns when the command has ended, or cannot be watched.  A tracer inside its tree is shown its
+ * end first, and we when the tracer is dead; the pidfd tells all the same. */
+static void watch(struct supervise_tree *tree, int flags, const sigset_t *signals)
 {
 	const pid_t front = getppid();
-	siginfo_t info;
-	int status;
+	struct pollfd fds[] = {
+		{signalfd(-1, signals, SFD_CLOEXEC), POLLIN, 0},
+		{(int)syscall(SYS_pidfd_open, tree->leader, 0), POLLIN, 0},
+	};
+	int reaped = 0;
 
-	for (;;) {
-		next_signal(signals, &info);
-		if (info.si_signo == SIGCHLD && reap(command, &status))
-			return status;
-		if (info.si_signo == FRONT_DIED)
-			signal_command(command, flags, SIGKILL);
-		else if (info.si_signo == SIGTSTP) /* ignored by a group without a terminal */
-			signal_command(command, flags, SIGSTOP);
-		else if (info.si_signo != SIGCHLD && info.si_pid == front)
-			signal_command(command, flags, info.si_signo);
+	while (!tree->leader_reaped && !fds[1].revents) {
+		struct signalfd_siginfo info;
+
+		/* after a reap there may be more dead than one call takes */
+		if (poll(fds, 2, reaped ? 0 : -1) < 0 && errno != EINTR)
+			return;
+		if (fds[0].revents && read(fds[0].fd, &info, sizeof(info)) == sizeof(info))
+			pass_on(&info, tree->leader, front, flags);
+		(void)supervise_reap(tree, &reaped);
 	}
+}
+
+/* Returns the status of the command when it has ended, and all of its tree with PARENT_REAP. */
+static int supervise(pid_t command, int flags, const sigset_t *signals)
+{
+	struct supervise_tree tree = {.leader = command, .cgroup_fd = -1};
+
+	watch(&tree, flags, signals);
+	if (flags & PARENT_REAP)
+		kill_the_rest(&tree);
+	while (!tree.leader_reaped && wait4(command, &tree.leader_status, 0, NULL) < 0)
+		if (errno != EINTR)
+			return CONFINE_SETUP;
+	return shell_status(tree.leader_status);
 }
 
 /* Returns 0 in the command-to-be. */
@@ -138,11 +169,7 @@ static int run_supervisor(pid_t front, int flags, const sigset_t *signals)
 	/* Pipes that were left open here must not look open to whoever reads them. */
 	(void)raw3(NR_close_range, 3, ~0U, 0);
 
-	const int status = supervise(command, flags, signals);
-
-	if (flags & PARENT_REAP)
-		kill_the_rest();
-	_exit(status);
+	_exit(supervise(command, flags, signals));
 }
 
 /* ---- the front ---- */
@@ -190,7 +217,9 @@ int parent_split(int flags)
 
 	const int status = wait_for_supervisor(supervisor, flags, &signals);
 
+	struct supervise_tree tree = {.cgroup_fd = -1}; /* its leader is reaped already */
+
 	if (flags & PARENT_REAP)
-		kill_the_rest();
+		kill_the_rest(&tree);
 	exit(status);
 }

@@ -58,13 +58,15 @@ struct run {
 	int input_fd;
 	struct stream streams[2];
 	uint64_t started_ns, deadline_ms, kill_ms; /* 0: none */
-	struct rusage usage;
 	struct runner_reply reply;
 	uint32_t kills; /* SIGKILLs sent to the command itself */
+	int pidfd;      /* of the command */
+	int more_dead;  /* the last reap may not have taken all */
 	int leader_ended;
 };
 
 static int control, child_signals;
+static struct supervise_tree tree = {.cgroup_fd = -1}; /* of the run that is on */
 static struct sandbox_filter
 	filters[4];   /* by SANDBOX_NET_NONE | SANDBOX_NAMESPACED, made when first needed */
 static char *buffers; /* capture memory, kept between runs */
@@ -84,8 +86,7 @@ static uint64_t now_ms(void)
 
 static __attribute__((noreturn)) void broker_gone(void)
 {
-	uint32_t ignored;
-	supervise_kill(-1, KILL_LIMIT_MS, &ignored);
+	supervise_kill(&tree, KILL_LIMIT_MS);
 	_exit(RUNNER_FAULT);
 }
 
@@ -338,11 +339,11 @@ static void send_reply(struct run *run)
 	int n = 1;
 	run->reply.magic = RUNNER_MAGIC;
 	run->reply.duration_ns = now_ns() - run->started_ns;
-	run->reply.user_us = (uint64_t)run->usage.ru_utime.tv_sec * 1000000 +
-			     (uint64_t)run->usage.ru_utime.tv_usec;
-	run->reply.system_us = (uint64_t)run->usage.ru_stime.tv_sec * 1000000 +
-			       (uint64_t)run->usage.ru_stime.tv_usec;
-	run->reply.max_rss_kib = (uint64_t)run->usage.ru_maxrss;
+	run->reply.user_us = (uint64_t)tree.usage.ru_utime.tv_sec * 1000000 +
+			     (uint64_t)tree.usage.ru_utime.tv_usec;
+	run->reply.system_us = (uint64_t)tree.usage.ru_stime.tv_sec * 1000000 +
+			       (uint64_t)tree.usage.ru_stime.tv_usec;
+	run->reply.max_rss_kib = (uint64_t)tree.usage.ru_maxrss;
 	for (int i = 0; i < 2; i++) {
 		const struct stream *s = &run->streams[i];
 		run->reply.total_bytes[i] = s->total;
@@ -426,7 +427,8 @@ static int spawn(struct run *run, struct pipes *p, struct sandbox_failure *reter
 	if (error)
 		return error;
 	run->reply.pid = child.pid;
-	close(child.pidfd); /* SIGCHLD tells; the number is ours until we reap it */
+	run->pidfd = child.pidfd;
+	tree = (struct supervise_tree){.leader = child.pid, .cgroup_fd = run->descriptors[2]};
 	return 0;
 }
 
@@ -486,39 +488,31 @@ static void begin_end(struct run *run, uint32_t reason)
 
 static void kill_tree(struct run *run)
 {
-	int killed = supervise_kill(run->descriptors[2], KILL_LIMIT_MS, &run->reply.left_cgroup);
-	run->reply.survivors |= killed < 0;
-	if (killed > 0)
-		run->reply.orphans_killed += (uint32_t)killed;
+	run->reply.survivors |= supervise_kill(&tree, KILL_LIMIT_MS) < 0;
+	run->reply.orphans_killed = (uint32_t)tree.killed;
+	run->reply.left_cgroup = (uint32_t)tree.left_cgroup;
 }
 
-static void note_exit(struct run *run, int status)
+/* The command's own end, which may have been seen only when its tracer was dead. */
+static void note_exit(struct run *run)
 {
-	run->leader_ended = 1;
-	run->reply.wait_status = status;
+	run->reply.exit_known = (uint32_t)tree.leader_reaped;
+	run->reply.wait_status = tree.leader_status;
 	if (!run->reply.reason)
-		run->reply.reason = WIFSIGNALED(status) ? RUNNER_SIGNALED : RUNNER_EXITED;
+		run->reply.reason = tree.leader_reaped && WIFSIGNALED(tree.leader_status)
+					    ? RUNNER_SIGNALED
+					    : RUNNER_EXITED;
 }
 
 static void reap(struct run *run)
 {
 	struct signalfd_siginfo ignored[16];
+	int reaped;
 	while (read(child_signals, ignored, sizeof ignored) > 0)
 		;
-	for (;;) {
-		struct rusage usage;
-		int status;
-		pid_t pid = wait4(-1, &status, WNOHANG, &usage);
-		if (pid < 0 && errno == EINTR)
-			continue;
-		if (pid <= 0)
-			return;
-		if (pid == run->reply.pid) {
-			run->usage = usage;
-			note_exit(run, status);
-			return; /* what else has ended or not is for kill_tree to find out */
-		}
-	}
+	supervise_reap(&tree, &reaped);
+	run->leader_ended = tree.leader_reaped;
+	run->more_dead = reaped > 0; /* one call takes a bounded number: look again at once */
 }
 
 static void obey(struct run *run)
@@ -536,6 +530,8 @@ static void obey(struct run *run)
 
 static int time_left(const struct run *run)
 {
+	if (run->more_dead)
+		return 0;
 	const uint64_t next = run->kill_ms ? run->kill_ms : run->deadline_ms, now = now_ms();
 	if (!next)
 		return -1;
@@ -571,8 +567,9 @@ static void watch(struct run *run)
 			{run->streams[0].fd, POLLIN, 0},
 			{run->streams[1].fd, POLLIN, 0},
 			{run->input_fd, POLLOUT, 0},
+			{run->pidfd, POLLIN, 0},
 		};
-		if (poll(fds, 5, time_left(run)) < 0 && errno != EINTR)
+		if (poll(fds, 6, time_left(run)) < 0 && errno != EINTR)
 			_exit(RUNNER_FAULT);
 		for (int i = 0; i < 2; i++)
 			if (fds[2 + i].revents)
@@ -581,8 +578,11 @@ static void watch(struct run *run)
 			feed_input(run);
 		if (fds[0].revents)
 			obey(run);
-		if (fds[1].revents)
+		if (fds[1].revents || fds[5].revents || run->more_dead)
 			reap(run);
+		if (fds[5].revents) /* its end, though a tracer may be the only one who is shown it
+				     */
+			run->leader_ended = 1;
 		if (!run->leader_ended)
 			check_limits(run);
 	}
@@ -610,6 +610,7 @@ static void drain(struct run *run)
 
 static void release(struct run *run)
 {
+	close_fd(&run->pidfd);
 	for (int i = 0; i < RUNNER_MAX_DESCRIPTORS; i++)
 		close_fd(&run->descriptors[i]);
 	free(run->strings);
@@ -622,6 +623,7 @@ static void serve_one(void)
 {
 	struct run run = {.descriptors = {-1, -1, -1},
 			  .input_fd = -1,
+			  .pidfd = -1,
 			  .streams = {{.fd = -1}, {.fd = -1}}};
 	receive(&run);
 	run.started_ns = now_ns();
@@ -630,6 +632,7 @@ static void serve_one(void)
 	if (!start(&run)) {
 		watch(&run);
 		kill_tree(&run);
+		note_exit(&run);
 		drain(&run);
 	}
 	send_reply(&run);

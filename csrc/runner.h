@@ -51,6 +51,9 @@ struct runner_reply {
 	uint32_t drained;     /* both streams read to their end */
 	uint32_t survivors;   /* 1: something could not be ended (uninterruptible) */
 	uint32_t left_cgroup; /* 1: not in its cgroup any more; such a runner is not used again */
+	uint32_t exit_known;  /* 1: wait_status was received; 0: the command ended unseen, or not at
+				 all */
+	uint32_t reserved;
 	int64_t index;
 	uint64_t duration_ns, user_us, system_us, max_rss_kib;
 	uint64_t total_bytes[2];

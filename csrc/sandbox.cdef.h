@@ -69,7 +69,6 @@ struct sandbox_child {
 	int32_t pidfd;
 };
 int sandbox_spawn(const struct sandbox_plan *, struct sandbox_child *, struct sandbox_failure *);
-int sandbox_reserve(void);
 int sandbox_spawner(uint32_t, const struct sandbox_filter *, struct sandbox_failure *);
 
 struct sandbox_weakness {

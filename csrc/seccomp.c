@@ -264,7 +264,7 @@ static const struct row table[] = {
 	 * started us, pasting into a console, taking its output, loading line disciplines.
 	 */
 	{ "ioctl_terminal", ERRNO(EPERM), ON(ONE(SYS_ioctl)),
-	  WHEN(ONE_OF(1, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD)) },
+	  WHEN(ONE_OF(1, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, TIOCEXCL)) },
 	/*
 	 * Changes for which a descriptor opened for reading is enough, and where Landlock has no
 	 * hook: of flags and generation, into a verity file (read-only for good), into an encrypted
@@ -276,6 +276,10 @@ static const struct row table[] = {
 		      (uint32_t)FS_IOC_SETVERSION, (uint32_t)_IOW('f', 4, long),
 		      (uint32_t)FS_IOC_ENABLE_VERITY, (uint32_t)FS_IOC_SET_ENCRYPTION_POLICY,
 		      (uint32_t)BTRFS_IOC_SUBVOL_SETFLAGS)) },
+	/* The keys of an encrypted filesystem are the user's: removed, all his files there are locked. */
+	{ "ioctl_keys", ERRNO(EPERM), ON(ONE(SYS_ioctl)),
+	  WHEN(ONE_OF(1, (uint32_t)FS_IOC_ADD_ENCRYPTION_KEY, (uint32_t)FS_IOC_REMOVE_ENCRYPTION_KEY,
+		      (uint32_t)FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS)) },
 	{ "ioctl_subvolume", ERRNO(EPERM), ON(ONE(SYS_ioctl)),
 	  WHEN(MASKED_ONE_OF(1, 0xffffff00U, (uint32_t)BTRFS_IOC_SUBVOL_CREATE & 0xffffff00U)) },
 

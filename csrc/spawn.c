@@ -27,9 +27,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -48,8 +51,8 @@ static struct {
 	int32_t slots[3];
 } lanes[LANES];
 static char stacks[LANES][STACK_BYTES] __attribute__((aligned(4096)));
-static pthread_once_t reserve_once = PTHREAD_ONCE_INIT;
-static int null_fd = -1, reserve_error;
+static pthread_mutex_t reserve_lock = PTHREAD_MUTEX_INITIALIZER;
+static int null_fd = -1;
 
 struct spawn {
 	const struct sandbox_plan *plan;
@@ -175,7 +178,11 @@ static int restrict_filesystem(const struct sandbox_plan *plan,
 {
 	if (plan->flags & SANDBOX_UNCONFINED)
 		return 0;
-	long error = raw2(NR_landlock_restrict_self, plan->ruleset_fd, 0);
+	/* An outer filter may pretend: without a ruleset the kernel would say EBADF. */
+	long error = raw2(NR_landlock_restrict_self, -1, 0);
+	if (error != -EBADF)
+		return fail(reterr_failure, SANDBOX_STAGE_LANDLOCK, error < 0 ? error : -EPERM, -1);
+	error = raw2(NR_landlock_restrict_self, plan->ruleset_fd, 0);
 	return error ? fail(reterr_failure, SANDBOX_STAGE_LANDLOCK, error, -1) : 0;
 }
 
@@ -275,14 +282,14 @@ static __attribute__((noreturn)) void child_main(void *argument)
 
 /* The child returns from the system call on `stack` and calls function(argument), which never
  * returns. */
-static long clone_call(long number, long a, long b, long c, void (*function)(void *),
+static long clone_call(long number, long a, long b, long c, long tls, void (*function)(void *),
 		       void *argument)
 {
 	long result;
 	register void (*r12)(void *) __asm__("r12") = function;
 	register void *r13 __asm__("r13") = argument;
 	register long r10 __asm__("r10") = 0;
-	register long r8 __asm__("r8") = 0;
+	register long r8 __asm__("r8") = tls;
 	__asm__ volatile("syscall\n\t"
 			 "test %%rax, %%rax\n\t"
 			 "jnz 1f\n\t"
@@ -313,43 +320,63 @@ static long clone_vfork(struct spawn *spawn, char *stack, int *ret_pidfd)
 		args.flags |= KERNEL_CLONE_INTO_CGROUP;
 		args.cgroup = (uint32_t)plan->cgroup_fd;
 	}
-	long pid = spawn->inherited
-			   ? -ENOSYS
-			   : clone_call(NR_clone3, (long)&args, sizeof args, 0, child_main, spawn);
+	long pid = spawn->inherited ? -ENOSYS
+				    : clone_call(NR_clone3, (long)&args, sizeof args, 0, 0,
+						 child_main, spawn);
 	/* Our own filter on the spawner thread answers ENOSYS to clone3. An outer filter (a
 	 * container's) does too. The handlers that clone(2) leaves in place cannot run: every
 	 * signal is blocked until reset_signals. A cgroup cannot be had that way. */
 	if (pid == -ENOSYS && plan->cgroup_fd < 0)
 		pid = clone_call(SYS_clone, (long)flags | SIGCHLD, (long)(stack + STACK_BYTES),
-				 (long)ret_pidfd, child_main, spawn);
+				 (long)ret_pidfd, 0, child_main, spawn);
 	return pid;
 }
 
-static void reserve(void)
+/* A host that closes all descriptors it does not know (daemons do) may have closed ours and have
+ * opened something else under the number, which no child must be given. */
+static int is_null(int fd)
 {
-	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	if (null_fd < 0) {
-		reserve_error = -errno;
-		return;
-	}
-	if (null_fd < 3) { /* the caller runs with closed stdio: do not become its stdin */
-		int fd = fcntl(null_fd, F_DUPFD_CLOEXEC, 3);
-		reserve_error = fd < 0 ? -errno : 0;
-		close(null_fd);
-		null_fd = fd;
-	}
-	for (int lane = 0; lane < LANES && !reserve_error; lane++)
-		for (int i = 0; i < 3; i++) {
-			lanes[lane].slots[i] = fcntl(null_fd, F_DUPFD_CLOEXEC, 3);
-			if (lanes[lane].slots[i] < 0)
-				reserve_error = -errno;
-		}
+	struct stat status;
+	return fd >= 0 && !fstat(fd, &status) && S_ISCHR(status.st_mode) &&
+	       status.st_rdev == makedev(1, 3);
+}
+
+static int open_null(void)
+{
+	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fd >= 3)
+		return fd;
+	int high = fcntl(fd, F_DUPFD_CLOEXEC,
+			 3); /* the caller has closed its stdio: do not become it */
+	int error = -errno;
+	close(fd);
+	return high < 0 ? error : high;
+}
+
+static int reserve(void)
+{
+	int fd = open_null();
+	if (fd < 0)
+		return fd;
+	for (int lane = 0; lane < LANES; lane++)
+		for (int i = 0; i < 3; i++)
+			if (!is_null(lanes[lane].slots[i]))
+				lanes[lane].slots[i] =
+					fcntl(fd, F_DUPFD_CLOEXEC, 3); /* -1: do without */
+	null_fd = fd;
+	return 0;
 }
 
 int sandbox_reserve(void)
 {
-	pthread_once(&reserve_once, reserve);
-	return reserve_error;
+	if (is_null(null_fd))
+		return 0;
+	pthread_mutex_lock(&reserve_lock);
+	int error = is_null(null_fd) ? 0 : reserve();
+	pthread_mutex_unlock(&reserve_lock);
+	return error;
 }
 
 static int take_lane(void)
@@ -370,7 +397,7 @@ static int place_stdio(const struct sandbox_plan *plan, int lane, int32_t ret_st
 	if (error)
 		return error;
 	for (int i = 0; i < 3; i++) {
-		if (lane < 0 || ret_stdio[i] < HIGH_DESCRIPTOR)
+		if (lane < 0 || ret_stdio[i] < HIGH_DESCRIPTOR || !is_null(lanes[lane].slots[i]))
 			continue;
 		if (raw3(SYS_dup3, ret_stdio[i], lanes[lane].slots[i], O_CLOEXEC) < 0)
 			return -EBADF;
@@ -397,8 +424,18 @@ static void release_lane(int lane, const int32_t stdio[3])
  * does not reach it, which is why a change of ids is looked for at every spawn.  It never has a
  * Landlock domain: children could then reach it with ptrace. */
 #define SPAWNER_STACK_BYTES 4096UL
+#define SPAWNER_TLS_BYTES 512UL
+#define MAX_GROUPS 64
 
 enum { SPAWNER_IDLE, SPAWNER_BUSY, SPAWNER_DONE, SPAWNER_FAILED };
+
+/* Whose processes our children are to be. More groups than fit never compare equal: the slow path
+ * then. */
+struct identity {
+	int32_t ids[6];
+	int32_t n_groups;
+	uint32_t groups[MAX_GROUPS];
+};
 
 struct spawner {
 	_Atomic uint32_t lock, state; /* futex words */
@@ -409,11 +446,15 @@ struct spawner {
 	int *ret_pidfd;
 	long pid;
 	int32_t owner; /* process that has the thread; a fork does not */
-	int32_t ids[6];
+	struct identity identity;
 };
 
 static struct spawner spawners[4]; /* by SANDBOX_NET_NONE | SANDBOX_NAMESPACED */
 static char spawner_stacks[4][SPAWNER_STACK_BYTES] __attribute__((aligned(16)));
+/* What %fs points into: the stack protector reads its canary there, and the thread that started
+ * this one, whose own it would be, may be gone. */
+static char spawner_tls[4][SPAWNER_TLS_BYTES] __attribute__((aligned(64)));
+static pthread_mutex_t spawner_start = PTHREAD_MUTEX_INITIALIZER;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
 {
@@ -471,44 +512,65 @@ static __attribute__((noreturn)) void spawner_main(void *argument)
 		raw1(SYS_exit, 0);
 }
 
-static void current_ids(int32_t ids[6])
+static void current_identity(struct identity *identity)
 {
+	int32_t *ids = identity->ids;
+	memset(identity, 0, sizeof *identity);
 	raw3(SYS_getresuid, (long)&ids[0], (long)&ids[1], (long)&ids[2]);
 	raw3(SYS_getresgid, (long)&ids[3], (long)&ids[4], (long)&ids[5]);
+	identity->n_groups = (int32_t)raw2(SYS_getgroups, MAX_GROUPS, (long)identity->groups);
 }
 
-int sandbox_spawner(uint32_t flags, const struct sandbox_filter *filter,
-		    struct sandbox_failure *reterr_failure)
+static void forget_spawners(void)
 {
-	struct spawner *spawner = &spawners[flags & 3];
-	const long thread =
-		CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
-	if (spawner->owner == raw0(SYS_getpid))
-		return 0;
-	struct sandbox_failure failure;
+	for (size_t i = 0; i < sizeof spawners / sizeof *spawners; i++)
+		spawners[i].owner = 0;
+}
+
+static int start_spawner(uint32_t variant, const struct sandbox_filter *filter,
+			 struct sandbox_failure *reterr_failure)
+{
+	static int fork_watched;
+	struct spawner *spawner = &spawners[variant];
+	const long thread = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
+			    CLONE_SYSVSEM | CLONE_SETTLS;
 	long error =
 		freeze_core(); /* process-wide, as its children cannot do it under the filter */
 	if (error)
 		return fail(reterr_failure, SANDBOX_STAGE_LIMITS, error, -1);
-	*spawner =
-		(struct spawner){.state = SPAWNER_BUSY, .plan = {.flags = flags, .filter = filter}};
-	current_ids(spawner->ids);
+	if (!fork_watched && (error = -pthread_atfork(NULL, NULL, forget_spawners)))
+		return fail(reterr_failure, SANDBOX_STAGE_CLONE, error, -1);
+	fork_watched = 1;
+	*spawner = (struct spawner){.state = SPAWNER_BUSY,
+				    .plan = {.flags = variant, .filter = filter}};
+	current_identity(&spawner->identity);
 	uint64_t all = ALL_SIGNALS, saved;
 	raw4(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&saved, sizeof all);
-	error = clone_call(SYS_clone, thread,
-			   (long)(spawner_stacks[flags & 3] + SPAWNER_STACK_BYTES), 0, spawner_main,
+	error = clone_call(SYS_clone, thread, (long)(spawner_stacks[variant] + SPAWNER_STACK_BYTES),
+			   0, (long)(spawner_tls[variant] + SPAWNER_TLS_BYTES / 2), spawner_main,
 			   spawner);
 	raw4(SYS_rt_sigprocmask, SIG_SETMASK, (long)&saved, 0, sizeof saved);
 	if (error < 0)
 		return fail(reterr_failure, SANDBOX_STAGE_CLONE, error, -1);
 	spawner_await(spawner, SPAWNER_BUSY);
 	if (atomic_load(&spawner->state) == SPAWNER_FAILED) {
-		failure = spawner->failure;
-		*reterr_failure = failure;
-		return -failure.error;
+		*reterr_failure = spawner->failure;
+		return -spawner->failure.error;
 	}
 	spawner->owner = (int32_t)raw0(SYS_getpid);
 	return 0;
+}
+
+int sandbox_spawner(uint32_t flags, const struct sandbox_filter *filter,
+		    struct sandbox_failure *reterr_failure)
+{
+	const uint32_t variant = flags & (SANDBOX_NET_NONE | SANDBOX_NAMESPACED);
+	pthread_mutex_lock(&spawner_start);
+	int error = spawners[variant].owner == raw0(SYS_getpid)
+			    ? 0
+			    : start_spawner(variant, filter, reterr_failure);
+	pthread_mutex_unlock(&spawner_start);
+	return error;
 }
 
 /* The thread for a plan, or NULL: none was started here, the ids changed since, or the child must
@@ -516,17 +578,14 @@ int sandbox_spawner(uint32_t flags, const struct sandbox_filter *filter,
 static struct spawner *spawner_for(const struct sandbox_plan *plan)
 {
 	struct spawner *spawner = &spawners[plan->flags & 3];
-	int32_t ids[6];
+	struct identity now;
 	const uint32_t other =
 		SANDBOX_UNCONFINED | SANDBOX_WEAK_CAPABILITIES | SANDBOX_WEAK_KEYRING;
 	if (!spawner->owner || plan->cgroup_fd >= 0 || (plan->flags & other) ||
 	    spawner->owner != raw0(SYS_getpid))
 		return NULL;
-	current_ids(ids);
-	for (int i = 0; i < 6; i++)
-		if (ids[i] != spawner->ids[i])
-			return NULL;
-	return spawner;
+	current_identity(&now);
+	return now.n_groups >= 0 && !memcmp(&now, &spawner->identity, sizeof now) ? spawner : NULL;
 }
 
 static long spawner_run(struct spawner *spawner, struct spawn *spawn, char *stack, int *ret_pidfd)

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -22,8 +23,9 @@
 #include "supervise.h"
 
 #define MAX_PROCESSES 65536
-#define PATIENT_ROUNDS 8
-#define CGROUP_ROUNDS 24
+#define REAP_BATCH 256
+#define SCAN_MS 20   /* reading all of /proc is dear */
+#define CGROUP_MS 50 /* then it is no ordinary tree */
 
 struct process {
 	pid_t pid, parent;
@@ -198,41 +200,71 @@ static int leave_and_kill(int cgroup_fd)
 	       !write_to(cgroup_fd, "cgroup.kill", "1");
 }
 
-/* Reaps what has ended. Returns 1 when no child is left. */
-static int reap(int *killed)
+int supervise_reap(struct supervise_tree *tree, int *ret_reaped)
 {
-	for (int status;;) {
-		pid_t pid = waitpid(-1, &status, WNOHANG);
+	*ret_reaped = 0;
+	while (*ret_reaped < REAP_BATCH) {
+		struct rusage usage;
+		int status;
+		pid_t pid = wait4(-1, &status, WNOHANG, &usage);
 		if (pid == 0)
 			return 0;
 		if (pid < 0 && errno == EINTR)
 			continue;
 		if (pid < 0)
 			return 1; /* ECHILD */
-		*killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+		(*ret_reaped)++;
+		if (WIFSTOPPED(status) || WIFCONTINUED(status))
+			continue; /* PTRACE_TRACEME makes us the tracer: a stop, which is not an end
+				   */
+		if (pid == tree->leader) {
+			tree->leader_reaped = 1;
+			tree->leader_status = status;
+			tree->usage = usage;
+		} else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+			tree->killed++;
 	}
+	return 0;
 }
 
-int supervise_kill(int cgroup_fd, uint32_t limit_ms, uint32_t *ret_left_cgroup)
+/* Ahead of what it chases, where that is allowed (CAP_SYS_NICE); this thread only. */
+static void hurry(int nice)
+{
+	(void)setpriority(PRIO_PROCESS, 0, nice);
+}
+
+/* One round: everybody that can be seen is sent SIGKILL. */
+static void strike(struct supervise_tree *tree, uint64_t since_ms, uint64_t *next_scan_ms)
+{
+	const uint64_t now = now_ms();
+	kill_children();
+	if (now >= *next_scan_ms) { /* a bomb forks faster than generation by generation */
+		supervise_signal(SIGKILL);
+		*next_scan_ms = now + SCAN_MS;
+	}
+	if (tree->cgroup_fd >= 0 && !tree->left_cgroup && now >= since_ms + CGROUP_MS)
+		tree->left_cgroup = leave_and_kill(tree->cgroup_fd);
+}
+
+int supervise_kill(struct supervise_tree *tree, uint32_t limit_ms)
 {
 	sigset_t chld;
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
-	int killed = 0, ignored = 0, rounds = 0;
-	*ret_left_cgroup = 0;
-	if (reap(&ignored)) /* what ended by itself before was not killed by us */
+	int reaped, empty = supervise_reap(tree, &reaped);
+	tree->killed = 0; /* what ended by itself before was not killed by us */
+	if (empty)
 		return 0;
-	for (uint64_t deadline = now_ms() + limit_ms; now_ms() < deadline;) {
-		kill_children();
-		if (++rounds % PATIENT_ROUNDS ==
-		    0) /* a bomb forks faster than generation by generation */
-			supervise_signal(SIGKILL);
-		if (rounds == CGROUP_ROUNDS && cgroup_fd >= 0)
-			*ret_left_cgroup = (uint32_t)leave_and_kill(cgroup_fd);
-		if (reap(&killed))
-			return killed;
+	const uint64_t start = now_ms();
+	uint64_t next_scan = start + SCAN_MS;
+	hurry(-20);
+	do {
+		strike(tree, start, &next_scan);
+		empty = supervise_reap(tree, &reaped);
 		const struct timespec patience = {.tv_nsec = 5000000};
-		sigtimedwait(&chld, NULL, &patience); /* a death, or another round */
-	}
-	return -ETIMEDOUT;
+		if (!empty && !reaped)
+			sigtimedwait(&chld, NULL, &patience); /* a death, or another round */
+	} while (!empty && now_ms() < start + limit_ms);
+	hurry(0);
+	return empty ? 0 : -ETIMEDOUT;
 }

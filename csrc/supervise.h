@@ -9,21 +9,36 @@
 #define SANDBOX_SUPERVISE_H
 
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/types.h>
+
+struct supervise_tree {
+	pid_t leader;        /* the command itself */
+	int leader_reaped;   /* set when its end was seen; status and usage hold then */
+	int leader_status;   /* wait(2) */
+	struct rusage usage; /* of the leader and what it waited for */
+	int cgroup_fd;       /* the cgroup v2 directory that we and the tree are in, -1: none */
+	int left_cgroup;     /* set when we had to leave it; it must not be used again */
+	int killed;          /* processes that supervise_kill had to end, the leader not counted */
+};
+
+/* Reaps what has ended, a bounded number at a time: a loop that forks and exits makes dead faster
+ * than they can be reaped, and must not keep the caller from its deadline.  Returns 1 when no child
+ * is left, which is the kernel's word (ECHILD) that nobody of the tree is; else 0.  *ret_reaped
+ * (always set) says how many it were. */
+int supervise_reap(struct supervise_tree *tree, int *ret_reaped);
 
 /* Sends `signal` to every living descendant, once. Each is pinned by a pidfd and its parent checked
  * again before the signal, so a number that was reused meanwhile is never hit. Returns how many
  * were signalled, or -errno. */
 int supervise_signal(int signal);
 
-/* SIGKILLs and reaps until no child is left, which is the kernel's own word (ECHILD) that nobody of
- * the tree is. cgroup_fd: the cgroup v2 directory that the caller and its tree are in, -1 for none.
- * When killing one generation after the other does not come to an end, the caller leaves it for the
- * parent group and has the kernel kill all that is in it; *ret_left_cgroup (always set) is 1 then,
- * and the cgroup must not be used again: on Linux 6.15 and later a child that is born into a cgroup
- * killed before may be killed at birth. Returns how many processes were still running and had to be
- * killed; -ETIMEDOUT when some could not be ended within limit_ms (uninterruptible sleep).  SIGCHLD
- * must be blocked by the caller. */
-int supervise_kill(int cgroup_fd, uint32_t limit_ms, uint32_t *ret_left_cgroup);
+/* SIGKILLs and reaps until no child is left.  When killing one generation after the other does not
+ * come to an end soon and there is a cgroup, the caller leaves it for the parent group and has the
+ * kernel kill all that is in it: on Linux 6.15 and later a child that is born into a cgroup killed
+ * before may be killed at birth, so it must not be used again.  Also ends what hides the leader's
+ * end: a tracer inside the tree is shown a zombie first. Returns 0, or -ETIMEDOUT when some could
+ * not be ended within limit_ms (uninterruptible sleep).  SIGCHLD must be blocked by the caller. */
+int supervise_kill(struct supervise_tree *tree, uint32_t limit_ms);
 
 #endif

@@ -182,12 +182,6 @@ def start_spawner(flags: int) -> None:
         raise failed(failure)
 
 
-def reserve() -> None:
-    """See sandbox_reserve in csrc/sandbox.h."""
-    if error := -lib.sandbox_reserve():
-        raise SandboxError("descriptors", error)
-
-
 class NativePlan:
     """A plan in C's terms: made once, spawned any number of times, from any thread.
 

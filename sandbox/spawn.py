@@ -100,7 +100,8 @@ class SpawnPlan:
     network: NONE also when the ruleset was made with NONE.
     cgroup_fd: a cgroup v2 directory to be born in.
     terminal_fd: a pty's slave to become the controlling terminal.
-    pdeathsig: SIGKILL when the *thread* that spawned ends; for threads that stay.
+    pdeathsig: SIGKILL when the *thread* that spawned ends, for threads that stay; where a
+        start_spawner() thread spawns, that is the end of the process.
 
     Raises ValueError for an empty argv, a NUL anywhere, and a bad name in env.
     """
@@ -216,9 +217,12 @@ def start_spawner(network: Network = Network.OPEN) -> None:
 
     A kernel thread of this process goes under the filter, without capabilities, for good; spawn()
     lets it make the children, which are born with all that and need only their Landlock domain.
-    For a process that has its final user, groups and namespaces.  Its RLIMIT_CORE becomes 1, and
-    cannot be raised again.  Threads of Python, the process itself and its forks are not affected;
-    a fork goes without, and so do spawns into a cgroup.  Once for each network it is used with.
+    For a process that has its final user, groups and namespaces, and has confined itself, if at
+    all: what a thread puts on itself later (Landlock, seccomp, affinity) is not on the children,
+    and a filter for all threads (SECCOMP_FILTER_FLAG_TSYNC) is refused.  Its RLIMIT_CORE becomes 1,
+    and cannot be raised again.  Threads of Python, the process itself and its forks are not
+    affected; a fork goes without, and so do spawns into a cgroup.  Once for each network it is used
+    with.
     Raises SandboxError with the stage.
     """
     _core.start_spawner(_core.NET_NONE if network is Network.NONE else 0)

@@ -42,11 +42,12 @@ from broker.runs.plan import (
     roots_of,
 )
 from broker.runs.runner import Runner, RunnerLostError, orphans
-from broker.runs.scratch import Scratch, sweep
+from broker.runs.scratch import Scratch, remove_tree, sweep
 from broker.runs.wire import NET_NONE, UNCONFINED, Reply, Request, WireReason
 
 RULESETS_KEPT = 64  # per slot; each holds one descriptor of the kernel
 RUNNER_EXIT_S = 3.0
+ORPHANS_S = 5.0  # a loop that forks and exits leaves new ones while the last are ended
 UMASK = 0o022
 
 _REASONS = {
@@ -109,9 +110,16 @@ class _Slot:
             self._rulesets.popitem(last=False)[1].ruleset.close()
         return cached
 
-    def renew(self) -> None:
-        if not self.scratch.renew():
-            self.forget_rulesets()
+    def renew(self) -> bytes | None:
+        """Ready for the next run; returns a path that is to be removed, if any.
+
+        Raises:
+            OSError: no scratch directory can be made; the slot is to be dropped.
+        """
+        if self.scratch.untouched():
+            return None
+        self.forget_rulesets()
+        return self.scratch.replace()
 
     def forget_rulesets(self) -> None:
         while self._rulesets:
@@ -141,6 +149,8 @@ class RunnerPool:
         self._cgroup_dir = cgroup_dir
         self._log_fd = log_fd
         self._idle: list[_Slot] = []
+        self._returning: list[_Slot] = []
+        self._cleaning: set[asyncio.Task[None]] = set()
         self._slots: set[_Slot] = set()
         self._runs: set[Cancellation] = set()
         self._dropping: dict[_Slot, asyncio.Task[None]] = {}
@@ -200,6 +210,7 @@ class RunnerPool:
         cancellation = cancellation or Cancellation()
         self._admit(cancellation)
         try:
+            self._settle()
             slot = self._idle.pop() if self._idle else await self._new_slot()
             return await self._run_and_keep(slot, permit.op, cancellation)
         finally:
@@ -216,7 +227,8 @@ class RunnerPool:
         if outcome.reason is RunReason.LOST or not slot.runner.reusable:
             self._drop(slot)
         else:  # after the answer, which need not wait for it
-            asyncio.get_running_loop().call_soon(self._give_back, slot)
+            self._returning.append(slot)
+            asyncio.get_running_loop().call_soon(self._settle)
         return outcome
 
     async def _run_in(self, slot: _Slot, op: ExecOp, cancellation: Cancellation) -> RunOutcome:
@@ -289,14 +301,30 @@ class RunnerPool:
         if not self._runs:
             self._quiet.set()
 
+    def _settle(self) -> None:
+        """Makes slots whose run has ended ready for the next."""
+        while self._returning:
+            slot = self._returning.pop()
+            if slot not in self._dropping:
+                self._give_back(slot)
+
     def _give_back(self, slot: _Slot) -> None:
-        if slot in self._dropping:
+        try:
+            rubbish = slot.renew()
+        except OSError:
+            self._drop(slot)
             return
-        slot.renew()
+        if rubbish is not None:  # may be large: not on the loop
+            self._in_thread(remove_tree, rubbish)
         if self._closed:
             self._drop(slot)
         else:
             self._idle.append(slot)
+
+    def _in_thread(self, work: Callable[[bytes], None], argument: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(asyncio.to_thread(work, argument))
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaning.discard)
 
     def _drop(self, slot: _Slot) -> None:
         """Ends a runner and everything below it; the waiting is done beside the loop."""
@@ -309,17 +337,22 @@ class RunnerPool:
         await asyncio.to_thread(slot.finish)
         self._slots.discard(slot)
         del self._dropping[slot]
-        self.orphans_killed += self._kill_orphans()
+        await asyncio.to_thread(self._kill_orphans)
 
-    def _kill_orphans(self) -> int:
-        """What a lost runner left behind came to this process, which is a subreaper."""
-        found = orphans({slot.runner.pid for slot in self._slots})
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # an unreaped child of ours: the number is its own
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-        return len(found)
+    def _kill_orphans(self) -> None:
+        """Ends what a lost runner left to this process, which is a subreaper.  Blocks."""
+        deadline = time.monotonic() + ORPHANS_S
+        while time.monotonic() < deadline:
+            found = orphans({slot.runner.pid for slot in tuple(self._slots)})
+            if not found:
+                return
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)  # an unreaped child of ours: the number is its own
+            for pid in found:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+            self.orphans_killed += len(found)
 
     # ---- the end ----
 
@@ -336,8 +369,8 @@ class RunnerPool:
         self._closed = True
         for slot in tuple(self._slots):
             self._drop(slot)
-        while self._dropping:
-            await asyncio.gather(*self._dropping.values())
+        while self._dropping or self._cleaning:
+            await asyncio.gather(*self._dropping.values(), *self._cleaning)
 
 
 def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, ...]]:
@@ -418,7 +451,7 @@ def _outcome(
         reason = cancelled
     return RunOutcome(
         reason=reason,
-        exit=_exit(reply.wait_status),
+        exit=_exit(reply.wait_status) if reply.exit_known else None,
         timed_out=reason is RunReason.TIMEOUT,
         stdout=reply.stdout,
         stderr=reply.stderr,

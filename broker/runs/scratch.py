@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private scratch directories: 0700, one per run, TMPDIR of the run.
 
-A directory that a run left exactly as it found it (empty, same inode, mode and owner) serves the
-next run: its inode is in the cached ruleset.  Anything else is removed whole.  Nobody of the
-earlier run is alive then, and none of its descriptors are.
+A directory in which a run never made anything (same inode, same time of change) serves the next
+run: its inode is in the cached ruleset.  Anything else is replaced, and removed whole.  Nobody of
+the earlier run is alive then, and none of its descriptors are.
 """
 
 from __future__ import annotations
@@ -15,36 +15,55 @@ import subprocess
 
 
 class Scratch:
-    """One directory below `base`; `path` changes when the directory had to be replaced."""
+    """One directory below `base`; `path` changes when the directory had to be replaced.
+
+    Raises:
+        OSError: no directory can be made.
+    """
 
     def __init__(self, base: bytes) -> None:
         self._base = base
         self._make()
 
     def _make(self) -> None:
-        self.path = self._base + b"/" + secrets.token_hex(4).encode()
-        os.mkdir(self.path, 0o700)
-        self._fresh = _identity(os.stat(self.path))
+        path = self._base + b"/" + secrets.token_hex(4).encode()
+        try:
+            os.mkdir(path, 0o700)
+        except PermissionError:
+            # A run of our account may change the mode of the base: Landlock has no right for it.
+            os.chmod(self._base, 0o700)
+            os.mkdir(path, 0o700)
+        self.path = path
+        self._fresh = _identity(path)
 
-    def renew(self) -> bool:
-        """Ready for the next run.  False when the directory was replaced."""
+    def untouched(self) -> bool:
+        """Whether the run left it exactly as it was."""
         try:
             with os.scandir(self.path) as entries:
-                untouched = next(entries, None) is None
-            if untouched and _identity(os.lstat(self.path)) == self._fresh:
-                return True
+                return next(entries, None) is None and _identity(self.path) == self._fresh
         except OSError:
-            pass  # unreadable or gone: replaced below
-        self.remove()
+            return False
+
+    def replace(self) -> bytes:
+        """Makes another directory; returns the old path, which is the caller's to remove."""
+        old = self.path
         self._make()
-        return False
+        return old
 
     def remove(self) -> None:
         remove_tree(self.path)
 
 
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    return (status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid)
+def _identity(path: bytes) -> tuple[object, ...]:
+    """Changes with names made or removed in it, with mode, owner, ACL and attributes.
+
+    Before Linux 6.13 two changes within a tick have the same time, so attributes are compared too.
+    """
+    status = os.lstat(path)
+    attributes = os.listxattr(path, follow_symlinks=False)
+    return (
+        status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_ctime_ns, attributes
+    )  # fmt: skip
 
 
 def remove_tree(path: bytes) -> None:

@@ -13,7 +13,7 @@ from broker.model import Captured
 MAGIC = 0x31524248
 REQUEST = struct.Struct("=14I")
 LIMIT = struct.Struct("=3Q")
-REPLY = struct.Struct("=2I4i4Iq4Q2Q2I2I")
+REPLY = struct.Struct("=2I4i6Iq4Q2Q2I2I")
 MAX_PAYLOAD_BYTES = 8 << 20
 
 NET_NONE = 1
@@ -72,6 +72,7 @@ class Reply(NamedTuple):
     drained: bool
     survivors: bool
     left_cgroup: bool
+    exit_known: bool
     failed_index: int
     duration_ns: int
     user_us: int
@@ -94,7 +95,8 @@ def decode_reply(data: bytes) -> Reply:
     fields = REPLY.unpack_from(data)
     if fields[0] != MAGIC:
         raise ReplyError(f"magic {fields[0]:#x}")
-    (_magic, reason, wait_status, stage, error, pid, orphans, drained, survivors, left, index,
+    (_magic, reason, wait_status, stage, error, pid, orphans, drained, survivors, left, known,
+     _reserved, index,
      duration_ns, user_us, system_us, max_rss_kib, out_total, err_total,
      out_head, err_head, out_tail, err_tail) = fields  # fmt: skip
     ends = [REPLY.size]
@@ -106,7 +108,7 @@ def decode_reply(data: bytes) -> Reply:
     return Reply(
         reason=WireReason(reason), wait_status=wait_status, stage=stage, error=error, pid=pid,
         orphans_killed=orphans, drained=bool(drained), survivors=bool(survivors),
-        left_cgroup=bool(left), failed_index=index,
+        left_cgroup=bool(left), exit_known=bool(known), failed_index=index,
         duration_ns=duration_ns, user_us=user_us, system_us=system_us, max_rss_kib=max_rss_kib,
         stdout=Captured(head_out, tail_out, out_total),
         stderr=Captured(head_err, tail_err, err_total),

@@ -24,17 +24,30 @@ def test_a_scratch_directory_is_private_to_its_owner(scratch: Scratch) -> None:
 
 
 def test_an_untouched_directory_serves_the_next_run(scratch: Scratch) -> None:
-    path, inode = scratch.path, os.stat(scratch.path).st_ino
-    assert scratch.renew()
-    assert (scratch.path, os.stat(scratch.path).st_ino) == (path, inode)
+    os.listdir(scratch.path)
+    assert scratch.untouched()
 
 
 def write_file(path: bytes) -> None:
     Path(os.fsdecode(path), "left").write_text("x")
 
 
+def write_and_remove(path: bytes) -> None:
+    write_file(path)
+    Path(os.fsdecode(path), "left").unlink()
+
+
 def open_to_others(path: bytes) -> None:
     os.chmod(path, 0o755)
+
+
+def open_and_shut(path: bytes) -> None:
+    os.chmod(path, 0o755)
+    os.chmod(path, 0o700)
+
+
+def leave_a_note(path: bytes) -> None:
+    os.setxattr(path, "user.note", b"for the next run")
 
 
 def replace(path: bytes) -> None:
@@ -47,14 +60,35 @@ def replace_by_link(path: bytes) -> None:
     os.symlink(b"/tmp", path)
 
 
-@pytest.mark.parametrize("touch", [write_file, open_to_others, replace, replace_by_link, os.rmdir])
+@pytest.mark.parametrize(
+    "touch",
+    [
+        write_file,
+        write_and_remove,
+        open_to_others,
+        open_and_shut,
+        leave_a_note,
+        replace,
+        replace_by_link,
+        os.rmdir,
+    ],
+)
 def test_a_touched_directory_is_replaced(scratch: Scratch, touch: Callable[[bytes], None]) -> None:
     path = scratch.path
     touch(path)
-    assert not scratch.renew()
+    assert not scratch.untouched()
+    assert scratch.replace() == path
+    remove_tree(path)
     assert scratch.path != path
     assert not os.path.lexists(path)
     assert os.listdir(scratch.path) == []
+    assert scratch.untouched()
+
+
+def test_a_base_that_a_run_has_shut_is_opened_again(scratch: Scratch, tmp_path: Path) -> None:
+    tmp_path.chmod(0)
+    scratch.replace()
+    assert os.path.isdir(scratch.path)
 
 
 def test_removing_a_link_leaves_what_it_names(scratch: Scratch, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_request_holds_limits_strings_and_input_in_this_order() -> None:
 
 def test_a_reply_is_cut_into_its_four_parts() -> None:
     header = wire.REPLY.pack(
-        wire.MAGIC, 1, 0, 0, 0, 42, 3, 1, 0, 0, -1, 7, 8, 9, 10, 100, 200, 2, 3, 4, 5
+        wire.MAGIC, 1, 0, 0, 0, 42, 3, 1, 0, 0, 1, 0, -1, 7, 8, 9, 10, 100, 200, 2, 3, 4, 5
     )
     assert wire.reply_bytes(header) == 14
     reply = wire.decode_reply(header + b"ooOOOO" + b"eeeEEEEE")
