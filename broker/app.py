@@ -71,6 +71,10 @@ class AuditIds:
         return f"a_{self._instance}_{next(self._numbers)}"
 
 
+_RECORDED_ELSEWHERE = (UnauthenticatedError, TooManyAttemptsError, AuditUnavailableError)
+"""A failed authentication is an event of its own, up to a rate; the last cannot be recorded."""
+
+
 class App:
     """The handler of every connection.  `secrets` is replaced whole when the file is read again."""
 
@@ -132,7 +136,17 @@ class App:
             log.error("request %s failed", call.who.audit_id, exc_info=error)
             self._service.record_failure(call, error)
             error = InternalError()
+        elif call.request is None and not isinstance(error, _RECORDED_ELSEWHERE):
+            self._record_refusal(call, error)
         call.connection.answer(error.status, *_problem(call, error))
+
+    def _record_refusal(self, call: Call, error: BrokerError) -> None:
+        """What was refused before the gate: the gate records its own."""
+        refusal = {"code": error.code, "detail": error.detail}
+        try:
+            self._audit.append_lazy("request.refused", {**call.who.fields(), **refusal})
+        except AuditUnavailableError:
+            log.warning("cannot record a refusal, refusing all the same")
 
     def _authenticate(self, call: Call, peer: Peer, authorization: bytes | None) -> None:
         """Only failures are held up: whoever has the secret gets in, so nobody can lock others out.

@@ -95,6 +95,7 @@ def init(place: _Place, *, print_unit: bool) -> None:
     if settings.mode == "system":
         click.echo("  host-broker init --print-unit > /etc/systemd/system/host-broker.service")
         click.echo("  systemctl daemon-reload && systemctl enable --now host-broker")
+        click.echo(f"\n{unit_text()}", nl=False)
     else:
         click.echo("  host-broker serve")
 
@@ -168,7 +169,9 @@ def _client(place: _Place, options: dict[str, object]) -> Client:
         secret = secret or os.fspath(settings.secret_file)
         path = path or settings.socket
     if isinstance(tcp, str):
-        address, _, port = tcp.rpartition(":")
+        address, colon, port = tcp.rpartition(":")
+        if not colon or not port.isdigit():
+            raise ValueError(f"--tcp {tcp}: write ADDRESS:PORT, as in 127.0.0.1:8123")
         return Client(tcp=(address.strip("[]"), int(port)), secret_file=str(secret))
     return Client(socket_path=str(path), secret_file=str(secret))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import os
 import socket
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -240,8 +241,20 @@ class Client:
             self._sock = self._connect()
         except OSError as error:
             where = self._socket_path or self._tcp
-            raise UnreachableError(f"no broker answers at {where!r}: {error}") from error
+            raise UnreachableError(
+                f"no broker answers at {where!r}: {error}{self._stale_mount()}"
+            ) from error
         return self._sock
+
+    def _stale_mount(self) -> str:
+        """A directory without a name is one that was mounted here and removed at its source."""
+        if self._socket_path is None:
+            return ""
+        try:
+            gone = os.stat(os.path.dirname(self._socket_path) or ".").st_nlink == 0
+        except OSError:
+            return ""
+        return "; its directory was removed on the host: re-create the container" if gone else ""
 
     def _connect(self) -> socket.socket:
         if self._tcp is not None:

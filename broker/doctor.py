@@ -7,6 +7,7 @@ changes nothing.  The last two run a real command: confined by hand, and through
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import sandbox
-from broker import chain
+from broker import chain, reach
 from broker.client import Client, ClientError
 from broker.config import Settings, load_ceiling, load_secrets
 from broker.readiness import Selftest, helper_path
@@ -39,6 +40,7 @@ def examine(settings: Settings) -> Iterator[Check]:
         ("kernel", _kernel),
         ("helper", _helper),
         ("confinement", _confinement),
+        ("endpoints", _reach),
         ("secret", _secret),
         ("ceiling", _ceiling),
         ("kill_switch", _kill_switch),
@@ -88,6 +90,27 @@ def _confinement(settings: Settings) -> Finding:
         return True, "a confined command was refused a file that an unconfined one read", ""
     seen = (done.stdout + done.stderr).decode("utf-8", "replace").strip()[:200]
     return False, f"a confined command was not refused: {seen!r}", "report this as a bug"
+
+
+def _reach(settings: Settings) -> Finding:
+    """The daemon's own check: can a confined command reach a control endpoint of this host?"""
+    del settings
+    helper = helper_path()
+
+    async def run_confined(argv: tuple[bytes, ...], stdin: bytes) -> bytes:
+        command = [helper, "--exec", helper, "--net", "open", "--", *map(os.fsdecode, argv)]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=30, check=True)
+        return done.stdout
+
+    with tempfile.TemporaryDirectory(prefix="hb-doctor-") as directory:
+        check = reach.check(
+            helper=helper,
+            directory=directory,
+            endpoints=reach.endpoints_here(os.environ, os.path.expanduser("~")),
+            run_confined=run_confined,
+        )
+        refused = asyncio.run(check)
+    return True, f"{refused} host control endpoints tried from inside, none reached", ""
 
 
 def _secret(settings: Settings) -> Finding:

@@ -241,6 +241,7 @@ class Gate:
                 "env_names": name_fields([name for name, _ in request.env]),
                 "label": request.label,
                 "op_sha256": op_sha256(request),
+                "confinement": self.ceiling.confinement.value,
                 "code": refusal.code,
                 "detail": refusal.detail,
                 "reason": _text(refusal.details.get("reason")),

@@ -214,6 +214,7 @@ class RunOutcome:
     `spawn_error` is set with `RunReason.SPAWN_FAILED`: a sentence naming stage and errno.
     `spawn_shell_code` is then 126 (not executable) or 127 (not found).
     `skipped_roots` existed in the ceiling but not on disk at the spawn.
+    `survivors`: something of the run could not be ended (uninterruptible sleep).
     """
 
     reason: RunReason
@@ -228,3 +229,4 @@ class RunOutcome:
     spawn_error: str | None = None
     spawn_shell_code: int | None = None
     skipped_roots: tuple[bytes, ...] = ()
+    survivors: bool = False

@@ -130,7 +130,7 @@ class Selftest:
             raise HelperUnprovedError(
                 f"{self._helper!r} gave no proof (exit status {status}): {said or error}", _FIX
             ) from error
-        if status != 0 or ok is not True or failed or not rows:
+        if status != 0 or ok is not True or failed or all(row["skipped"] for row in rows):
             names = ", ".join(failed[:DETAIL_ROWS]) or f"exit status {status}"
             raise HelperUnprovedError(
                 f"{self._helper!r} does not enforce on this machine: {names}", _FIX

@@ -59,12 +59,10 @@ static int is_way_out(int fd, int net_none)
 		return 0;
 	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) < 0)
 		return 1;
-	if (domain == AF_INET || domain == AF_INET6) {
-		if (!net_none)
-			return 0;
-	} else if (domain != AF_UNIX) {
+	if (domain == AF_INET || domain == AF_INET6)
+		return net_none; /* a connected one can be disconnected and aimed anew */
+	if (domain != AF_UNIX)
 		return 1; /* netlink, packet, vsock: the filter makes none of them either */
-	}
 	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) < 0 ||
 	    (type != SOCK_STREAM && type != SOCK_SEQPACKET))
 		return 1;

@@ -31,6 +31,7 @@
 
 #define KILL_LIMIT_MS \
 	5000 /* for what is left; only uninterruptible sleep takes more than some ms */
+#define REAP_AT_ONCE 64
 #define FRONT_DIED SIGRTMAX /* nobody else's */
 
 static const int forwarded[] = {SIGINT,  SIGTERM, SIGHUP,   SIGQUIT,
@@ -134,7 +135,7 @@ static void watch(struct supervise_tree *tree, int flags, const sigset_t *signal
 			return;
 		if (fds[0].revents && read(fds[0].fd, &info, sizeof(info)) == sizeof(info))
 			pass_on(&info, tree->leader, front, flags);
-		(void)supervise_reap(tree, &reaped);
+		(void)supervise_reap(tree, REAP_AT_ONCE, &reaped);
 	}
 }
 

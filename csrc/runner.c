@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@
 	     */
 #define KILL_LIMIT_MS 2000
 #define KILL_AGAIN_MS 100
+#define REAP_AT_ONCE 64 /* then the deadline is looked at again */
 #define BIG_PIPE_BYTES (1 << 20)
 #define RUNNER_FAULT 70 /* EX_SOFTWARE: a broken request or a lost broker */
 
@@ -134,6 +136,8 @@ static size_t receive_header(struct run *run)
 	if (!header || header->cmsg_type != SCM_RIGHTS || (message.msg_flags & MSG_CTRUNC))
 		return 0;
 	size_t n_descriptors = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	if (n_descriptors > RUNNER_MAX_DESCRIPTORS)
+		_exit(RUNNER_FAULT);
 	memcpy(run->descriptors, CMSG_DATA(header), n_descriptors * sizeof(int));
 	return n_descriptors;
 }
@@ -405,8 +409,10 @@ static int spawn(struct run *run, struct pipes *p, struct sandbox_failure *reter
 {
 	const struct runner_request *q = &run->request;
 	struct sandbox_child child;
-	const struct sandbox_filter *filter = ready_filter(q->flags, reterr_failure);
-	if (!filter)
+	const int confined = !(q->flags & SANDBOX_UNCONFINED);
+	const struct sandbox_filter *filter =
+		confined ? ready_filter(q->flags, reterr_failure) : NULL;
+	if (confined && !filter)
 		return -reterr_failure->error;
 	const struct sandbox_plan plan = {
 		.path = run->strings[0],
@@ -482,8 +488,10 @@ static void begin_end(struct run *run, uint32_t reason)
 	run->kill_ms = now_ms() + run->request.grace_ms;
 	if (!run->kill_ms)
 		run->kill_ms = 1;
+	supervise_hurry(1);
 	supervise_signal(SIGTERM);
 	supervise_signal(SIGCONT); /* a stopped process acts on TERM only when it goes on */
+	supervise_hurry(0);
 }
 
 static void kill_tree(struct run *run)
@@ -510,7 +518,7 @@ static void reap(struct run *run)
 	int reaped;
 	while (read(child_signals, ignored, sizeof ignored) > 0)
 		;
-	supervise_reap(&tree, &reaped);
+	supervise_reap(&tree, REAP_AT_ONCE, &reaped);
 	run->leader_ended = tree.leader_reaped;
 	run->more_dead = reaped > 0; /* one call takes a bounded number: look again at once */
 }
@@ -524,8 +532,7 @@ static void obey(struct run *run)
 	if (n <= 0)
 		broker_gone();
 	begin_end(run, RUNNER_CANCELLED);
-	if (command == RUNNER_KILL)
-		run->kill_ms = 1;
+	(void)command; /* there is one: RUNNER_CANCEL */
 }
 
 static int time_left(const struct run *run)
@@ -652,7 +659,7 @@ static int prepare(void)
 		return -errno;
 	/* Once for all its runs: no command may use keys, so an empty keyring may be shared among
 	 * them, and a fresh one per run would exhaust an ordinary user's quota of keys. */
-	if (syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, NULL) < 0 && errno != ENOSYS &&
+	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS &&
 	    errno != EPERM)
 		return -errno;
 	sigset_t chld;

@@ -64,7 +64,6 @@ struct runner_reply {
  * everything, exit. */
 enum runner_command {
 	RUNNER_CANCEL = 'C', /* TERM, grace, KILL */
-	RUNNER_KILL = 'K',
 };
 
 #endif

@@ -57,6 +57,8 @@ static int null_fd = -1;
 struct spawn {
 	const struct sandbox_plan *plan;
 	int32_t stdio[3]; /* as the child finds them */
+	int32_t parent;   /* who spawns: a parent that died before PR_SET_PDEATHSIG sends no signal
+			     any more */
 	int inherited; /* the spawning thread is under the filter already: nothing of it is left to
 			  do */
 	volatile struct sandbox_failure failure;
@@ -249,6 +251,8 @@ static int become(struct spawn *spawn, struct sandbox_failure *reterr_failure)
 {
 	const struct sandbox_plan *plan = spawn->plan;
 	long error = enter(plan, spawn->inherited, reterr_failure);
+	if (!error && (plan->flags & SANDBOX_PDEATHSIG) && raw0(SYS_getppid) != spawn->parent)
+		error = fail(reterr_failure, SANDBOX_STAGE_SESSION, -ESRCH, -1);
 	if (error || (!spawn->inherited && (error = restrict_privileges(plan, reterr_failure))) ||
 	    (error = restrict_filesystem(plan, reterr_failure)))
 		return (int)error;
@@ -581,8 +585,8 @@ static struct spawner *spawner_for(const struct sandbox_plan *plan)
 	struct identity now;
 	const uint32_t other =
 		SANDBOX_UNCONFINED | SANDBOX_WEAK_CAPABILITIES | SANDBOX_WEAK_KEYRING;
-	if (!spawner->owner || plan->cgroup_fd >= 0 || (plan->flags & other) ||
-	    spawner->owner != raw0(SYS_getpid))
+	if (!spawner->owner || plan->filter != spawner->plan.filter || plan->cgroup_fd >= 0 ||
+	    (plan->flags & other) || spawner->owner != raw0(SYS_getpid))
 		return NULL;
 	current_identity(&now);
 	return now.n_groups >= 0 && !memcmp(&now, &spawner->identity, sizeof now) ? spawner : NULL;
@@ -643,7 +647,7 @@ static int conclude(struct spawn *spawn, long pid, int pidfd, struct sandbox_chi
 int sandbox_spawn(const struct sandbox_plan *plan, struct sandbox_child *ret_child,
 		  struct sandbox_failure *reterr_failure)
 {
-	struct spawn spawn = {.plan = plan};
+	struct spawn spawn = {.plan = plan, .parent = (int32_t)raw0(SYS_getpid)};
 	int error = sandbox_reserve(), pidfd = -1;
 	if (error)
 		return fail(reterr_failure, SANDBOX_STAGE_DESCRIPTORS, error, -1);

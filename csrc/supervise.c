@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,10 +23,10 @@
 
 #include "supervise.h"
 
-#define MAX_PROCESSES 65536
-#define REAP_BATCH 256
-#define SCAN_MS 20   /* reading all of /proc is dear */
-#define CGROUP_MS 50 /* then it is no ordinary tree */
+#define SCAN_LIMIT_MS 100
+#define REAP_BATCH 4096 /* some ms; the list of children is slow to read while it is long */
+#define SCAN_MS 20      /* reading all of /proc is dear */
+#define CGROUP_MS 50    /* then it is no ordinary tree */
 
 struct process {
 	pid_t pid, parent;
@@ -69,7 +70,9 @@ static struct process *list_processes(size_t *ret_n)
 		return NULL;
 	struct process *list = NULL;
 	size_t n = 0, capacity = 0;
-	for (struct dirent *entry; (entry = readdir(proc)) && n < MAX_PROCESSES;) {
+	const uint64_t deadline =
+		now_ms() + SCAN_LIMIT_MS; /* a storm of dead must not hold us up */
+	for (struct dirent *entry; (entry = readdir(proc)) && now_ms() < deadline;) {
 		int zombie = 0, pid = atoi(entry->d_name);
 		if (pid <= 0)
 			continue;
@@ -125,6 +128,17 @@ static int signal_one(const struct process *process, int signal)
 		signalled = syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) == 0;
 	close(pidfd);
 	return signalled;
+}
+
+/* Ahead of what it chases, where that is allowed (CAP_SYS_NICE); this thread only. A real-time
+ * class, as with autogroups (sched(7)) each session has the same share whatever its nice value. */
+void supervise_hurry(int on)
+{
+	const int policy = on ? SCHED_FIFO : SCHED_OTHER;
+
+	const struct sched_param priority = {.sched_priority = policy == SCHED_FIFO};
+	/* musl's sched_setscheduler says ENOSYS by itself */
+	(void)syscall(SYS_sched_setscheduler, 0, policy, &priority);
 }
 
 int supervise_signal(int signal)
@@ -200,10 +214,10 @@ static int leave_and_kill(int cgroup_fd)
 	       !write_to(cgroup_fd, "cgroup.kill", "1");
 }
 
-int supervise_reap(struct supervise_tree *tree, int *ret_reaped)
+int supervise_reap(struct supervise_tree *tree, int limit, int *ret_reaped)
 {
 	*ret_reaped = 0;
-	while (*ret_reaped < REAP_BATCH) {
+	while (*ret_reaped < limit) {
 		struct rusage usage;
 		int status;
 		pid_t pid = wait4(-1, &status, WNOHANG, &usage);
@@ -227,12 +241,6 @@ int supervise_reap(struct supervise_tree *tree, int *ret_reaped)
 	return 0;
 }
 
-/* Ahead of what it chases, where that is allowed (CAP_SYS_NICE); this thread only. */
-static void hurry(int nice)
-{
-	(void)setpriority(PRIO_PROCESS, 0, nice);
-}
-
 /* One round: everybody that can be seen is sent SIGKILL. */
 static void strike(struct supervise_tree *tree, uint64_t since_ms, uint64_t *next_scan_ms)
 {
@@ -251,20 +259,20 @@ int supervise_kill(struct supervise_tree *tree, uint32_t limit_ms)
 	sigset_t chld;
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
-	int reaped, empty = supervise_reap(tree, &reaped);
+	int reaped, empty = supervise_reap(tree, REAP_BATCH, &reaped);
 	tree->killed = 0; /* what ended by itself before was not killed by us */
 	if (empty)
 		return 0;
 	const uint64_t start = now_ms();
 	uint64_t next_scan = start + SCAN_MS;
-	hurry(-20);
+	supervise_hurry(1);
 	do {
 		strike(tree, start, &next_scan);
-		empty = supervise_reap(tree, &reaped);
+		empty = supervise_reap(tree, REAP_BATCH, &reaped);
 		const struct timespec patience = {.tv_nsec = 5000000};
 		if (!empty && !reaped)
 			sigtimedwait(&chld, NULL, &patience); /* a death, or another round */
 	} while (!empty && now_ms() < start + limit_ms);
-	hurry(0);
+	supervise_hurry(0);
 	return empty ? 0 : -ETIMEDOUT;
 }

@@ -22,16 +22,19 @@ struct supervise_tree {
 	int killed;          /* processes that supervise_kill had to end, the leader not counted */
 };
 
-/* Reaps what has ended, a bounded number at a time: a loop that forks and exits makes dead faster
+/* Reaps what has ended, at most `limit` of it: a loop that forks and exits makes dead faster
  * than they can be reaped, and must not keep the caller from its deadline.  Returns 1 when no child
  * is left, which is the kernel's word (ECHILD) that nobody of the tree is; else 0.  *ret_reaped
  * (always set) says how many it were. */
-int supervise_reap(struct supervise_tree *tree, int *ret_reaped);
+int supervise_reap(struct supervise_tree *tree, int limit, int *ret_reaped);
 
 /* Sends `signal` to every living descendant, once. Each is pinned by a pidfd and its parent checked
  * again before the signal, so a number that was reused meanwhile is never hit. Returns how many
  * were signalled, or -errno. */
 int supervise_signal(int signal);
+
+/* Ahead of what is to be ended, or back: the calling thread only, and only with CAP_SYS_NICE. */
+void supervise_hurry(int on);
 
 /* SIGKILLs and reaps until no child is left.  When killing one generation after the other does not
  * come to an end soon and there is a cgroup, the caller leaves it for the parent group and has the

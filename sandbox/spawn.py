@@ -149,13 +149,13 @@ class Child:
         """Waits until the process ends.  Raises TimeoutError when that takes longer."""
         if self._exit is not None:
             return self._exit
-        if timeout_s is not None and not _is_readable(self.pidfd, timeout_s):
+        # The pidfd tells of the end alone; wait(2) would also tell of the stops of a child that has
+        # called PTRACE_TRACEME.
+        if not _is_readable(self.pidfd, timeout_s):
             raise TimeoutError(f"process {self.pid} still runs after {timeout_s} s")
-        with contextlib.suppress(ChildProcessError):  # another thread was faster, see below
-            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
         with self._reaping:
             if self._exit is None:
-                self._exit = _reap(self.pidfd)
+                self._exit = _reap(self.pid, self.pidfd)
             return self._exit
 
     def signal(self, number: int) -> None:
@@ -285,16 +285,35 @@ def _open_cwd(path: Pathname) -> int:
         raise SandboxError("cwd", error.errno or errno.EINVAL, path=name) from error
 
 
-def _is_readable(fd: int, timeout_s: float) -> bool:
+def _is_readable(fd: int, timeout_s: float | None) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
-def _reap(pidfd: int) -> Exit:
-    ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-    if ended is None:
-        raise ChildProcessError(errno.ECHILD, os.strerror(errno.ECHILD))
-    if ended.si_code == os.CLD_EXITED:
-        return _EXITS[ended.si_status]
-    return Exit(None, ended.si_status, ended.si_code == os.CLD_DUMPED)
+def _reap(pid: int, pidfd: int) -> Exit:
+    """The status of a process that has ended, and was not waited for before."""
+    while True:
+        try:
+            ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError as error:
+            why = f"status of process {pid} lost: SIGCHLD is ignored here, or any child waited for"
+            raise ChildProcessError(error.errno, why) from error
+        if ended is None:  # a tracer in its tree is shown the end first, and may never look
+            return _exit_of(_hidden_status(pid))
+        if ended.si_code == os.CLD_EXITED:
+            return _EXITS[ended.si_status]
+        if ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+            return Exit(None, ended.si_status, ended.si_code == os.CLD_DUMPED)
+
+
+def _hidden_status(pid: int) -> int:
+    """The wait(2) status that the kernel keeps with a zombie: the last field of proc(5)'s stat."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().split()[-1])
+
+
+def _exit_of(status: int) -> Exit:
+    if os.WIFSIGNALED(status):
+        return Exit(None, os.WTERMSIG(status), os.WCOREDUMP(status))
+    return _EXITS[os.WEXITSTATUS(status)]

@@ -7,10 +7,12 @@ the baseline and the private scratch directory, which no request can name or wid
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import resource
 import stat
+import time
 from collections.abc import Iterator
 
 import sandbox
@@ -20,6 +22,11 @@ SHELL = b"/bin/bash"
 SHELL_OPTIONS = (b"--norc", b"--noprofile", b"-c")
 
 Limit = tuple[int, int, int]
+
+MOST_PROCESSES = 1024
+RECOUNT_S = 10
+MANY_ROOTS = 256
+"""More than these are not all compared with the disk before each run, only once a second."""
 
 _ACCESS = (
     (Access.READ, sandbox.Access.READ),
@@ -70,24 +77,31 @@ def find_executable(name: bytes, search_path: bytes, cwd: bytes) -> bytes:
 
 def roots_of(op: ExecOp, scratch: bytes) -> Iterator[sandbox.Root]:
     """What the ruleset is made of: effective roots, baseline, scratch."""
+    writable = [root.path for root in op.roots if Access.WRITE in root.access]
+    many = len(op.roots) > MANY_ROOTS
     for root in op.roots:
         access = sandbox.Access(0)
         for ours, theirs in _ACCESS:
             if ours in root.access:
                 access |= theirs
         # Canonical since the ceiling was loaded: a link in it now was planted after that.
-        yield sandbox.Root(root.path, access, optional=True, follow=False)
+        stable = many and not any(_is_below(root.path, above) for above in writable)
+        yield sandbox.Root(root.path, access, optional=True, follow=False, stable=stable)
     if op.baseline:
         yield from sandbox.baseline()
     yield sandbox.Root(scratch, sandbox.Access.READ | sandbox.Access.WRITE | sandbox.Access.EXEC)
 
 
-@functools.lru_cache(maxsize=16)
+def _is_below(path: bytes, directory: bytes) -> bool:
+    """Whether a run that may write `directory` can make `path` name something else."""
+    return path.startswith(directory.rstrip(b"/") + b"/")
+
+
 def resource_limits(limits: Limits) -> list[Limit]:
     """(resource, soft, hard) for setrlimit(2).  Bounds one process each, not their sum."""
     chosen = (
         (resource.RLIMIT_AS, limits.memory_bytes),
-        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_NPROC, _processes(limits.processes)),
         (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_FSIZE, limits.file_size_bytes),
@@ -98,6 +112,29 @@ def resource_limits(limits: Limits) -> list[Limit]:
         (resource.RLIMIT_NICE, 0, 0),
         (resource.RLIMIT_RTPRIO, 0, 0),
     ]
+
+
+def _processes(allowed: int | None) -> int | None:
+    """RLIMIT_NPROC counts all threads of the account, so what a run may have comes on top of those.
+
+    Root is not bound by it.  Anybody else always is: a loop that forks and exits then runs into it,
+    and cannot outrun its end.
+    """
+    if os.geteuid() == 0:
+        return allowed
+    return _threads_of_account(int(time.monotonic() / RECOUNT_S)) + (allowed or MOST_PROCESSES)
+
+
+@functools.lru_cache(maxsize=1)
+def _threads_of_account(_period: int) -> int:
+    """How many threads our user has now, but for what cannot be seen."""
+    user = os.geteuid()
+    count = 0
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == user:
+                count += len(os.listdir(f"/proc/{entry.name}/task"))
+    return count
 
 
 def _lowered(which: int, soft: int, hard: int) -> Limit:

@@ -29,12 +29,14 @@ from broker.model import (
     Exit,
     Network,
     OnLimit,
+    Root,
     RunOutcome,
     RunReason,
 )
 from broker.permit import Permit
 from broker.runs import cgroup as cgroups
 from broker.runs.plan import (
+    MANY_ROOTS,
     ExecutableNotFoundError,
     argv_of,
     find_executable,
@@ -85,6 +87,7 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
+    roots: tuple[Root, ...]  # kept alive, as their id may be the key
     ruleset: sandbox.Ruleset
     skipped: tuple[bytes, ...]
 
@@ -98,7 +101,9 @@ class _Slot:
 
     def ruleset(self, op: ExecOp) -> _Cached:
         """The kernel ruleset for an operation: cached while every root is still the same inode."""
-        key = (op.roots, op.baseline, op.network)
+        # All of a large ceiling is one object (clamp); hashing it would cost more than the run.
+        roots = op.roots if len(op.roots) <= MANY_ROOTS else id(op.roots)
+        key = (roots, op.baseline, op.network)
         cached = self._rulesets.get(key)
         if cached is not None and cached.ruleset.current():
             self._rulesets.move_to_end(key)
@@ -211,7 +216,7 @@ class RunnerPool:
         self._admit(cancellation)
         try:
             self._settle()
-            slot = self._idle.pop() if self._idle else await self._new_slot()
+            slot = self._take_idle() or await self._new_slot()
             return await self._run_and_keep(slot, permit.op, cancellation)
         finally:
             self._release(cancellation)
@@ -253,6 +258,14 @@ class RunnerPool:
         return _outcome(reply, request, cancellation.reason, started, skipped)
 
     # ---- slots ----
+
+    def _take_idle(self) -> _Slot | None:
+        while self._idle:
+            slot = self._idle.pop()
+            if not slot.runner.lost:
+                return slot
+            self._drop(slot)  # killed from outside while it waited: nothing was asked of it
+        return None
 
     async def _new_slot(self) -> _Slot:
         try:
@@ -398,7 +411,7 @@ def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, 
         kill_on_limit=op.on_limit is OnLimit.KILL,
         has_cgroup=slot.leaf is not None,
     )
-    descriptors = [os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    descriptors = [_open_directory(cwd)]
     if cached is not None:
         descriptors.append(cached.ruleset.fd)
     if slot.leaf is not None:
@@ -406,12 +419,21 @@ def _prepare(slot: _Slot, op: ExecOp) -> tuple[Request, list[int], tuple[bytes, 
     return request, descriptors, cached.skipped if cached is not None else ()
 
 
+def _open_directory(path: bytes) -> int:
+    """The directory that was decided about, not what an earlier run put in its place since."""
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    if os.readlink(b"/proc/self/fd/%d" % fd) == path:
+        return fd
+    os.close(fd)
+    raise OSError(errno.ESTALE, "the working directory was replaced", os.fsdecode(path))
+
+
 def _make_ruleset(op: ExecOp, scratch: bytes) -> _Cached:
     network = sandbox.Network.NONE if op.network is Network.NONE else sandbox.Network.OPEN
     ruleset = sandbox.Ruleset(tuple(roots_of(op, scratch)), network=network)
     missing = {root.name for root in ruleset.skipped}
     # What the baseline lacks on this machine is no news.
-    return _Cached(ruleset, tuple(root.path for root in op.roots if root.path in missing))
+    return _Cached(op.roots, ruleset, tuple(root.path for root in op.roots if root.path in missing))
 
 
 def _environment(op: ExecOp, scratch: bytes) -> list[bytes]:
@@ -460,6 +482,7 @@ def _outcome(
         started_at=_timestamp(started_ns),
         duration_ms=reply.duration_ns // 1_000_000,
         skipped_roots=skipped,
+        survivors=reply.survivors,
     )
 
 

@@ -14,7 +14,7 @@ import os
 import socket
 import subprocess
 
-from broker.runs.wire import CANCEL, KILL, REPLY, Reply, ReplyError, decode_reply, reply_bytes
+from broker.runs.wire import CANCEL, REPLY, Reply, ReplyError, decode_reply, reply_bytes
 
 
 class RunnerLostError(Exception):
@@ -28,12 +28,12 @@ class _Replies(asyncio.Protocol):
         self._data = bytearray()
         self._wanted = REPLY.size
         self._waiter: asyncio.Future[Reply] | None = None
-        self._lost = False
+        self.lost = False
 
     def expect(self) -> asyncio.Future[Reply]:
         """The next reply.  To be called before its request is sent."""
         self._waiter = asyncio.get_running_loop().create_future()
-        if self._lost:
+        if self.lost:
             self._fail("it ended while idle")
         return self._waiter
 
@@ -57,7 +57,7 @@ class _Replies(asyncio.Protocol):
             self._waiter.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
+        self.lost = True
         self._fail("it ended before its reply" if exc is None else str(exc))
 
     def _fail(self, why: str) -> None:
@@ -94,6 +94,11 @@ class Runner:
         #: False once a command was sent: it may have crossed the reply and be read as a request.
         self.reusable = True
 
+    @property
+    def lost(self) -> bool:
+        """Whether its end of the socket is known to be closed."""
+        return self._replies.lost
+
     async def connect(self) -> None:
         """Attaches the socket to the running loop."""
         loop = asyncio.get_running_loop()
@@ -119,10 +124,6 @@ class Runner:
     def cancel(self) -> None:
         """TERM to the whole tree, KILL after the grace."""
         self._command(CANCEL)
-
-    def kill(self) -> None:
-        """KILL to the whole tree."""
-        self._command(KILL)
 
     def _command(self, command: bytes) -> None:
         self.reusable = False

@@ -8,10 +8,14 @@ the earlier run is alive then, and none of its descriptors are.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
 import shutil
 import subprocess
+
+_NAME = re.compile(rb"run-[0-9a-f]{8}")
 
 
 class Scratch:
@@ -26,7 +30,7 @@ class Scratch:
         self._make()
 
     def _make(self) -> None:
-        path = self._base + b"/" + secrets.token_hex(4).encode()
+        path = self._base + b"/run-" + secrets.token_hex(4).encode()
         try:
             os.mkdir(path, 0o700)
         except PermissionError:
@@ -67,11 +71,15 @@ def _identity(path: bytes) -> tuple[object, ...]:
 
 
 def remove_tree(path: bytes) -> None:
-    """Removes a tree, whatever its owner (the run) did to it.
+    """Removes a tree, whatever its owner (the run) did to it; a symbolic link itself.
 
-    Never follows a symbolic link.  A tree deeper than Python recurses, or whose directories lost
-    their permissions, is left to chmod(1) and rm(1), which walk by descriptors without recursion.
+    A tree deeper than Python recurses, or whose directories lost their permissions, is left to
+    chmod(1) and rm(1), which walk by descriptors without recursion.
     """
+    if not os.path.isdir(path) or os.path.islink(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return
     try:
         shutil.rmtree(path)
     except (OSError, RecursionError):
@@ -79,10 +87,21 @@ def remove_tree(path: bytes) -> None:
             subprocess.run([*command, b"--", path], stderr=subprocess.DEVNULL, check=False)
 
 
+def _is_ours(entry: os.DirEntry[bytes]) -> bool:
+    return (
+        _NAME.fullmatch(entry.name) is not None
+        and entry.is_dir(follow_symlinks=False)
+        and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+    )
+
+
 def sweep(base: bytes) -> int:
-    """Removes what an earlier broker left behind.  Returns how many directories that were."""
+    """Removes what an earlier broker left behind.  Returns how many directories that were.
+
+    Only directories of ours with names as we give them: the operator may have named any place.
+    """
     with os.scandir(base) as entries:
-        leftovers = [entry.path for entry in entries]
+        leftovers = [entry.path for entry in entries if _is_ours(entry)]
     for path in leftovers:
         remove_tree(path)
     return len(leftovers)

@@ -14,13 +14,11 @@ MAGIC = 0x31524248
 REQUEST = struct.Struct("=14I")
 LIMIT = struct.Struct("=3Q")
 REPLY = struct.Struct("=2I4i6Iq4Q2Q2I2I")
-MAX_PAYLOAD_BYTES = 8 << 20
 
 NET_NONE = 1
 UNCONFINED = 4
 
 CANCEL = b"C"
-KILL = b"K"
 
 
 class WireReason(enum.IntEnum):
@@ -82,6 +80,9 @@ class Reply(NamedTuple):
     stderr: Captured
 
 
+_REASONS = frozenset(WireReason)
+
+
 class ReplyError(Exception):
     """The runner answered something that is not a reply; it is not used again."""
 
@@ -93,8 +94,8 @@ def reply_bytes(header: bytes | bytearray) -> int:
 
 def decode_reply(data: bytes) -> Reply:
     fields = REPLY.unpack_from(data)
-    if fields[0] != MAGIC:
-        raise ReplyError(f"magic {fields[0]:#x}")
+    if fields[0] != MAGIC or fields[1] not in _REASONS:
+        raise ReplyError(f"magic {fields[0]:#x}, reason {fields[1]}")
     (_magic, reason, wait_status, stage, error, pid, orphans, drained, survivors, left, known,
      _reserved, index,
      duration_ns, user_us, system_us, max_rss_kib, out_total, err_total,

@@ -87,7 +87,6 @@ def roots(program: Path, work: Path) -> tuple[Root, ...]:
 # ---- the end of a run ----
 
 
-@pytest.mark.xfail(reason="open: waits for an exit that only the tracer is shown")
 def test_an_exit_that_is_hidden_by_a_tracer_is_seen_by_run(hostile: Path, work: Path) -> None:
     with ruleset(hostile, work) as granted:
         started = time.monotonic()
@@ -96,7 +95,6 @@ def test_an_exit_that_is_hidden_by_a_tracer_is_seen_by_run(hostile: Path, work: 
     assert done.exit == sandbox.Exit(3)
 
 
-@pytest.mark.xfail(reason="open: a ptrace stop counts as the end")
 def test_a_ptrace_stop_is_not_an_exit(hostile: Path, work: Path) -> None:
     with ruleset(hostile, work) as granted:
         plan = sandbox.SpawnPlan([hostile, "stop", work / "beat"], ruleset=granted)
@@ -108,7 +106,6 @@ def test_a_ptrace_stop_is_not_an_exit(hostile: Path, work: Path) -> None:
     assert seen == sandbox.Exit(None, signal.SIGKILL)
 
 
-@pytest.mark.xfail(reason="open: the outcome is a timeout with code 0, and the runner is lost")
 def test_an_exit_that_is_hidden_by_a_tracer_is_seen_by_the_runner(
     hostile: Path,
     work: Path,
@@ -126,7 +123,6 @@ def test_an_exit_that_is_hidden_by_a_tracer_is_seen_by_the_runner(
     asyncio.run(attack())
 
 
-@pytest.mark.xfail(reason="open: the supervisor waits for the hidden exit, then for ever")
 def test_the_front_killed_is_the_end_of_a_traced_command(hostile: Path, work: Path) -> None:
     helper = os.fspath(sandbox.helper_path())
     granted = ["--baseline", "--exec", str(hostile), "--rw", str(work)]
@@ -142,7 +138,6 @@ def test_the_front_killed_is_the_end_of_a_traced_command(hostile: Path, work: Pa
     assert not grows(work / "beat")
 
 
-@pytest.mark.xfail(reason="open: the reaper never comes to the end of the dead")
 def test_processes_that_fork_and_exit_do_not_outlive_the_deadline(
     hostile: Path,
     work: Path,
@@ -164,7 +159,6 @@ def test_processes_that_fork_and_exit_do_not_outlive_the_deadline(
 # ---- what a run leaves for the next ----
 
 
-@pytest.mark.xfail(reason="open: attributes of the directory are not compared")
 def test_attributes_of_the_scratch_directory_are_not_handed_on(
     work: Path,
     permit: MakePermit,
@@ -191,7 +185,6 @@ def test_attributes_of_the_scratch_directory_are_not_handed_on(
     assert asyncio.run(attack()) == b"644\n"
 
 
-@pytest.mark.xfail(reason="open: the directory is emptied in the loop")
 def test_a_big_tree_in_the_scratch_directory_does_not_hold_up_the_loop(
     permit: MakePermit,
     tmp_path: Path,
@@ -230,7 +223,6 @@ def host(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=30)
 
 
-@pytest.mark.xfail(reason="open: a number that was /dev/null is taken to be it still")
 def test_a_host_that_closed_all_descriptors_does_not_lend_its_own(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("SECRET")
@@ -245,7 +237,6 @@ with sandbox.spawn(sandbox.SpawnPlan(["/bin/cat"], ruleset=granted, stdout=1)) a
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.xfail(reason="open: the canary is read where the starting thread's memory was")
 def test_the_thread_that_started_the_spawner_may_end() -> None:
     done = host("""
 import threading, time
@@ -263,7 +254,6 @@ print(sandbox.run(["/bin/echo", "alive"], roots=B).stdout)
     assert (done.returncode, done.stdout) == (0, "b'alive\\n'\n")
 
 
-@pytest.mark.xfail(reason="open: supplementary groups are not compared as the ids are")
 def test_groups_that_the_host_gave_up_are_not_the_childs() -> None:
     require_root()
     done = host("""
@@ -275,7 +265,6 @@ print(sandbox.run(["/usr/bin/id", "-G"], roots=B).stdout)
     assert done.stdout == "b'0\\n'\n"
 
 
-@pytest.mark.xfail(reason="open: two threads set up the same spawner on the same stack")
 def test_threads_may_start_the_spawner_together() -> None:
     done = host("""
 import signal, threading

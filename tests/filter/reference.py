@@ -102,9 +102,10 @@ def new_processes(rules: Any) -> None:
 
 
 def requests(rules: Any) -> None:
-    terminal = (0x5412, 0x541C, 0x541D, 0x5423)
+    terminal = (0x5412, 0x541C, 0x541D, 0x5423, 0x540C)
+    keys = (0xC0506617, 0xC0406618, 0xC0406619)
     attributes = (0x40086602, 0x401C5820, 0x40087602, 0x40086604, 0x40806685, 0x800C6613)
-    for request in (*terminal, *attributes, 0x4008941A):
+    for request in (*terminal, *keys, *attributes, 0x4008941A):
         refuse(rules, errno.EPERM, "ioctl", low(1, request))
     refuse(rules, errno.EPERM, "ioctl", Arg(1, MASKED_EQ, 0xFFFFFF00, 0x50009400))
     for command in (1024, 1026, 1040):

@@ -25,6 +25,7 @@ BY_ARGUMENT = {
     "unshare": {policy.UNSHARE},
     "ioctl_terminal": {policy.IOCTL},
     "ioctl_attributes": {policy.IOCTL},
+    "ioctl_keys": {policy.IOCTL},
     "ioctl_subvolume": {policy.IOCTL},
     "fcntl_lease": {policy.FCNTL},
     "personality": {policy.PERSONALITY},

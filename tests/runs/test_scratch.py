@@ -126,7 +126,18 @@ def test_locked_and_very_deep_trees_are_removed(tree: bytes) -> None:
 
 
 def test_a_sweep_removes_what_an_earlier_broker_left(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
+    for _ in range(2):
+        left = Scratch(os.fsencode(tmp_path))
+        write_file(left.path)
     assert sweep(os.fsencode(tmp_path)) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_leaves_what_is_not_the_broker_s(tmp_path: Path) -> None:
+    kept = ["thesis", "run-", "run-0123456", "run-0123456g", "run-01234567.bak"]
+    for name in kept:
+        (tmp_path / name).mkdir()
+    (tmp_path / "run-76543210").write_text("a file")
+    (tmp_path / "run-0000aaaa").symlink_to("/tmp")
+    assert sweep(os.fsencode(tmp_path)) == 0
+    assert len(list(tmp_path.iterdir())) == len(kept) + 2
