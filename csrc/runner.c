@@ -488,10 +488,9 @@ static void begin_end(struct run *run, uint32_t reason)
 	run->kill_ms = now_ms() + run->request.grace_ms;
 	if (!run->kill_ms)
 		run->kill_ms = 1;
-	supervise_hurry(1);
+	supervise_hurry(1); /* until kill_tree is through, or a storm of forks leaves us no time */
 	supervise_signal(SIGTERM);
 	supervise_signal(SIGCONT); /* a stopped process acts on TERM only when it goes on */
-	supervise_hurry(0);
 }
 
 static void kill_tree(struct run *run)
