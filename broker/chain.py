@@ -307,6 +307,15 @@ def segments(directory_fd: int) -> list[str]:
 # --- verify ---------------------------------------------------------------------------------------
 
 
+def has_log(directory: Path) -> bool:
+    """Whether there is anything of a log: none was begun yet, or all of it was removed."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return any(name in (LOG_NAME, HEAD_NAME) or _SEGMENT.fullmatch(name) for name in names)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`ok`, or the first record that is changed or missing (`at_seq`) and what is wrong with it.

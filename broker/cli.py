@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 EXIT_TIMEOUT = 124  # as timeout(1)
 EXIT_REFUSED = 125  # nothing ran: refused by the broker, or no broker
+EXIT_CUT = 123  # the command said 0, but part of its output was dropped
+EXIT_INTERRUPTED = 130
 EXIT_UNHEALTHY = 1
 EXIT_USAGE = 2
 
@@ -43,6 +45,17 @@ class _Place:
             return load_settings(environ=os.environ, mode=self.mode, config_dir=self.config_dir)
         except StartupError as refused:
             _refuse(refused)
+
+    def callers_settings(self) -> Settings:
+        """For a caller who names no broker: his own, or else the system's if he may connect."""
+        settings = self.settings()
+        unnamed = self.mode is None and self.config_dir is None
+        if unnamed and not settings.secret_file.exists() and os.access(SYSTEM_SOCKET, os.W_OK):
+            return _Place("system", None).settings()
+        return settings
+
+
+SYSTEM_SOCKET = "/run/host-broker/broker.sock"
 
 
 def _refuse(refused: Exception) -> NoReturn:
@@ -117,7 +130,7 @@ def serve(place: _Place) -> None:
         _refuse(refused)
 
 
-@main.command(name="exec", context_settings={"ignore_unknown_options": False})
+@main.command(name="exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True)
 @click.option("--script", is_flag=True, help="COMMAND is one argument: bash text.")
 @click.option("--cwd", metavar="DIR", help="Where it starts; default: the current directory.")
@@ -126,7 +139,18 @@ def serve(place: _Place) -> None:
 @click.option("--ro", multiple=True, metavar="PATH", help="Narrow the roots: read.")
 @click.option("--rw", multiple=True, metavar="PATH", help="Narrow the roots: read and write.")
 @click.option("--rx", multiple=True, metavar="PATH", help="Narrow the roots: execute.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="End it after this long.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.001),
+    metavar="SECONDS",
+    help="End it after this long.",
+)
+@click.option(
+    "--max-output",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Keep this much of each stream (default 1 MiB).",
+)
 @click.option("-i", "--stdin", "feed", is_flag=True, help="Give it our standard input.")
 @click.option("--label", help="Words for the audit record.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
@@ -138,7 +162,8 @@ def serve(place: _Place) -> None:
 def exec_(place: _Place, /, command: tuple[str, ...], **options: object) -> None:
     """Run COMMAND confined and end with its status.
 
-    124: it ran out of time.  125: nothing ran.  126, 127: not executable, not found.
+    Its output arrives when it has ended.  123: it succeeded, but output was cut.  124: it ran out
+    of time.  125: nothing ran.  126, 127: not executable, not found.
     """
     from broker.client import ClientError
 
@@ -150,13 +175,16 @@ def exec_(place: _Place, /, command: tuple[str, ...], **options: object) -> None
                 click.echo(json.dumps(document, indent=2))
                 sys.exit(0 if document["decision"] == "allow" else EXIT_REFUSED)
             done = client.exec(**request)  # type: ignore[arg-type]
+    except KeyboardInterrupt:  # the connection is closed, and with it the run
+        click.echo("host-broker: interrupted, the run was ended", err=True)
+        sys.exit(EXIT_INTERRUPTED)
     except (ClientError, OSError, ValueError) as error:
-        _explain(error)
+        _explain(error, options)
     if options["as_json"]:
         click.echo(json.dumps(done.document, indent=2))
     else:
-        _print_result(done)
-    sys.exit(EXIT_TIMEOUT if done.timed_out else done.shell_code)
+        _print_result(done, _variables(options["env"]))
+    sys.exit(_status(done))
 
 
 def _client(place: _Place, options: dict[str, object]) -> Client:
@@ -165,7 +193,7 @@ def _client(place: _Place, options: dict[str, object]) -> Client:
 
     tcp, path, secret = options["tcp"], options["socket"], options["secret_file"]
     if secret is None or (tcp is None and path is None):
-        settings = place.settings()
+        settings = place.callers_settings()
         secret = secret or os.fspath(settings.secret_file)
         path = path or settings.socket
     if isinstance(tcp, str):
@@ -183,7 +211,7 @@ def _request(command: tuple[str, ...], options: dict[str, object]) -> dict[str, 
             raise ValueError("--script takes exactly one argument: the text")
         request = {"script": command[0]}
     if not options["scratch"]:
-        request["cwd"] = os.fsencode(str(options["cwd"] or os.getcwd()))
+        request["cwd"] = os.fsencode(os.path.abspath(str(options["cwd"] or os.getcwd())))
     variables = _variables(options["env"])
     if variables:
         request["env"] = variables
@@ -196,6 +224,9 @@ def _request(command: tuple[str, ...], options: dict[str, object]) -> dict[str, 
         request["roots"] = roots
     if isinstance(options["timeout"], float):
         request["timeout_ms"] = max(1, round(options["timeout"] * 1000))
+    if isinstance(options["max_output"], int):
+        most = options["max_output"]
+        request["output"] = {"head_bytes": most - most // 2, "tail_bytes": most // 2}
     if options["feed"]:
         request["stdin"] = sys.stdin.buffer.read()
     if options["label"]:
@@ -218,7 +249,15 @@ def _variables(given: object) -> dict[str, str]:
     return variables
 
 
-def _explain(error: Exception) -> NoReturn:
+def _status(done: ExecResult) -> int:
+    if done.timed_out:
+        return EXIT_TIMEOUT
+    if done.truncated and done.shell_code == 0:
+        return EXIT_CUT
+    return done.shell_code
+
+
+def _explain(error: Exception, options: dict[str, object]) -> NoReturn:
     """Why nothing ran, and for a refusal what the broker says about it."""
     from broker.client import RefusedError
 
@@ -229,18 +268,33 @@ def _explain(error: Exception) -> NoReturn:
     click.echo(f"host-broker: {problem.get('title', 'refused')}: {error}", err=True)
     details = problem.get("details") or {}
     for name, value in details.items():
-        click.echo(f"host-broker:   {name}: {value}", err=True)
+        words = ", ".join(map(str, value)) if isinstance(value, list) else value
+        click.echo(f"host-broker:   {name}: {words}", err=True)
+    if problem.get("audit_id"):
+        click.echo(f"host-broker:   record: {problem['audit_id']}", err=True)
     if details.get("field") == "cwd":
-        click.echo("host-broker: fix: name one inside with --cwd, or use --scratch", err=True)
+        given = os.path.abspath(str(options["cwd"] or os.getcwd()))
+        click.echo(
+            f"host-broker: fix: {given!r} must lie in the ceiling, and in --ro, --rw or --rx if "
+            "any is given; name another with --cwd, or use --scratch",
+            err=True,
+        )
     sys.exit(EXIT_REFUSED)
 
 
-def _print_result(done: ExecResult) -> None:
-    sys.stdout.buffer.write(done.stdout)
-    sys.stdout.buffer.flush()
-    sys.stderr.buffer.write(done.stderr)
-    sys.stderr.buffer.flush()
+def _print_result(done: ExecResult, passed: dict[str, str]) -> None:
+    for stream, data in ((sys.stdout.buffer, done.stdout), (sys.stderr.buffer, done.stderr)):
+        try:
+            stream.write(data)
+            stream.flush()
+        except OSError as error:
+            sys.stdout = None  # nothing is flushed again at exit
+            click.echo(f"host-broker: cannot write the output: {error.strerror}", err=True)
+            sys.exit(EXIT_CUT)
     document = done.document
+    for name in document["environment"]["stripped"]:
+        if name in passed:
+            click.echo(f"host-broker: left out: {name} (looks like a secret)", err=True)
     for name in ("stdout", "stderr"):
         stream = document[name]
         if stream["truncated"]:
@@ -309,6 +363,10 @@ def verify(place: _Place, directory: Path | None) -> None:
     from broker import chain
 
     where = directory or place.settings().audit_dir
+    if not chain.has_log(where):
+        why = "none was begun yet, or it was removed"
+        click.echo(f"host-broker: there is no log in {str(where)!r}: {why}", err=True)
+        sys.exit(EXIT_REFUSED)
     try:
         verdict = chain.verify(where)
     except OSError as error:

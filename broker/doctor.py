@@ -138,7 +138,7 @@ def _kill_switch(settings: Settings) -> Finding:
 
 
 def _audit(settings: Settings) -> Finding:
-    if not settings.audit_dir.is_dir() or not any(settings.audit_dir.iterdir()):
+    if not chain.has_log(settings.audit_dir):
         return True, "no records yet", ""
     verdict = chain.verify(settings.audit_dir)
     if not verdict.ok:

@@ -60,12 +60,15 @@ def quickstart(settings: Settings) -> None:
             f"the ceiling denies everything: {ceiling.deny_reason}; "
             f"add a writable directory to {str(settings.ceiling_file)!r}"
         )
-    writable = next((r.path for r in ceiling.roots if Access.WRITE in r.access), None)
+    # Never into a directory of the user's own: in a ceiling that he wrote, a private one serves.
+    granted = Access.WRITE in ceiling.rights(os.fsencode(os.path.realpath(workspace)))
+    writable = os.fsencode(workspace) if granted else None
     with _running(settings), _client(settings) as client:
         _show_inside(client, writable)
         _show_outside(client, settings)
     _show_log(settings)
-    click.echo("\nnext: edit the ceiling, then `host-broker serve` and `host-broker exec -- CMD`")
+    own = "host-broker --user" if os.geteuid() == 0 else "host-broker"
+    click.echo(f"\nnext: edit the ceiling, then `{own} serve` and `{own} exec -- CMD`")
 
 
 def _workspace() -> Path:

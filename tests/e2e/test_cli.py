@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,13 +24,17 @@ def running() -> Iterator[Daemon]:
         yield daemon.start()
 
 
+CLI = [sys.executable, "-P", "-m", "broker", "--user"]
+
+
 def cli(daemon: Daemon, *words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """`host-broker --user WORDS`; `input` is its stdin, `cwd` where it is run."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "broker", "--user", *words],
+        [*CLI, *words],
         env=daemon.environ | options.pop("env", {}),
         cwd=options.pop("cwd", daemon.work),
-        capture_output=True,
+        stdout=options.pop("stdout", subprocess.PIPE),
+        stderr=subprocess.PIPE,
         timeout=60,
         check=False,
         **options,
@@ -101,10 +106,49 @@ def test_roots_narrow_the_run(running: Daemon) -> None:
 
 
 def test_cut_output_is_told(running: Daemon) -> None:
-    done = cli(running, "exec", "--script", "head -c 3000000 /dev/zero")
-    assert done.returncode == 0
-    assert len(done.stdout) < 3_000_000
-    assert b"bytes were dropped" in done.stderr
+    done = cli(running, "exec", "--max-output", "5", "--script", "printf 123456789")
+    assert (done.returncode, done.stdout) == (123, b"12389")
+    assert b"4 of 9 bytes were dropped after the first 3" in done.stderr
+    failed = cli(running, "exec", "--max-output", "5", "--script", "printf 123456789; exit 7")
+    assert (failed.returncode, failed.stdout) == (7, b"12389")
+    whole = cli(running, "exec", "--max-output", "9", "--script", "printf 123456789")
+    assert (whole.returncode, whole.stdout, whole.stderr) == (0, b"123456789", b"")
+
+
+def test_output_that_cannot_be_written_is_not_success(running: Daemon) -> None:
+    with open("/dev/full", "wb") as full:
+        done = cli(running, "exec", "--", "echo", "lost", stdout=full)
+    assert done.returncode == 123
+    assert b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_variable_that_looks_like_a_secret_is_said_to_be_left_out(running: Daemon) -> None:
+    script = 'echo "${API_TOKEN-unset} $PLAIN"'
+    done = cli(
+        running, "exec", "--env", "API_TOKEN=x", "--env", "PLAIN=y", "--script", script,
+    )  # fmt: skip
+    assert done.stdout == b"unset y\n"
+    assert b"left out: API_TOKEN" in done.stderr
+
+
+def test_options_end_where_the_command_begins(running: Daemon) -> None:
+    assert cli(running, "exec", "echo", "--json", "-i").stdout == b"--json -i\n"
+
+
+def test_an_interrupt_ends_the_run(running: Daemon) -> None:
+    fifo = running.work / "held"
+    os.mkfifo(fifo)
+    words = ["exec", "--script", f"exec 3>{fifo}; exec sleep 300"]
+    process = subprocess.Popen(
+        [*CLI, *words], env=running.environ, cwd=running.work, stderr=subprocess.PIPE
+    )
+    with process, open(fifo, "rb") as held:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert held.read() == b""  # the end of it: nobody has it any more
+    assert process.returncode == 130
+    assert b"interrupted, the run was ended" in errors
 
 
 def test_the_whole_result_and_the_plan_are_json(running: Daemon) -> None:
@@ -203,7 +247,8 @@ def test_audit_verify_finds_an_edit(tmp_path: Path) -> None:
         assert broken.returncode == 1
         assert broken.stdout.startswith(b"BROKEN")
     gone = cli(daemon, "audit", "verify", str(tmp_path / "none"), cwd=tmp_path)
-    assert gone.returncode != 0
+    assert gone.returncode == 125
+    assert b"there is no log" in gone.stderr
 
 
 # --- init, quickstart -----------------------------------------------------------------------------
