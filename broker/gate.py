@@ -212,6 +212,8 @@ class Gate:
         """Built once for all requests that change nothing: what it is made of does not change."""
         unconfined = ceiling.confinement is Confinement.UNCONFINED
         base = "login" if unconfined else ceiling.environment
+        if base == "developer" and not _grants_home(ceiling, self._account.home):
+            base = "minimal"  # a HOME that no run may touch breaks what "developer" is for
         plain = self._plain.get(base)
         if plain is not None and not request.env:
             return plain
@@ -252,6 +254,12 @@ class Gate:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _grants_home(ceiling: Ceiling, home: bytes) -> bool:
+    """Whether anything of it is granted: itself, or a toolchain below.  "/" is nobody's home."""
+    where = canonical(home, ceiling)
+    return where != b"/" and bool(ceiling.rights(where) or ceiling.below(where))
 
 
 def _roots(request: ExecRequest, ceiling: Ceiling) -> tuple[Root, ...]:

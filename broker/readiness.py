@@ -10,6 +10,7 @@ looked at again at most once a second, but for the kill switch, which is looked 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -38,6 +39,8 @@ EXIT_KERNEL = 91  # confine(1): this kernel cannot confine
 DETAIL_ROWS = 5
 
 _FIX = "run `confine --selftest` by hand, rebuild with `make build`, see docs/operating.md"
+
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 Identity = tuple[int, int, int, int, int]
 
@@ -75,7 +78,10 @@ class Selftest:
     """
 
     def __init__(self, helper: str) -> None:
-        """Raises HelperMissingError if there is nothing that can be started."""
+        """Raises HelperMissingError if there is nothing that can be started.
+
+        HelperUnprovedError if it cannot be started now, for want of memory or processes.
+        """
         self._helper = helper
         try:
             self._identity = _identity(helper)
@@ -87,9 +93,10 @@ class Selftest:
                 env={"TMPDIR": os.environ.get("TMPDIR", "/tmp")},  # noqa: S108
             )
         except OSError as error:
-            raise HelperMissingError(
-                f"cannot run the helper {helper!r}: {error.strerror}", _FIX
-            ) from error
+            what = f"cannot run the helper {helper!r}: {error.strerror}"
+            if error.errno in _PASSING:  # not for the operator to mend
+                raise HelperUnprovedError(what, "it is tried again") from error
+            raise HelperMissingError(what, _FIX) from error
 
     def __enter__(self) -> Self:
         return self
@@ -168,6 +175,15 @@ class Readiness:
     def known(self) -> dict[str, bool]:
         """Every floor as it was last seen; looks at nothing."""
         return self._checks
+
+    def prove_again(self) -> None:
+        """For a helper that was replaced: proves the new one.  Blocks as long as that takes.
+
+        Raises StartupError, and what was unproved stays so.
+        """
+        if not self._proof.holds():
+            with Selftest(self._proof.helper) as selftest:
+                self._proof = selftest.finish()
 
     def refresh(self) -> None:
         """Forgets what was seen: something is known to have changed."""

@@ -242,8 +242,15 @@ class Daemon:
         task.add_done_callback(self._tasks.discard)
 
     async def _reload_now(self) -> None:
-        """Reads ceiling and secrets again.  What cannot be trusted any more denies everything."""
+        """Reads ceiling and secrets again, and proves the helper again if it was replaced.
+
+        What cannot be trusted any more denies everything.
+        """
         async with self._reloading:
+            try:
+                await asyncio.to_thread(self._readiness.prove_again)
+            except StartupError as error:
+                log.error("nothing runs: %s; %s", error, error.fix)
             ceiling = await asyncio.to_thread(load_ceiling, self._settings)
             secrets: Verifier = Nobody()
             try:

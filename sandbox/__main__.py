@@ -93,6 +93,7 @@ def _run(options: argparse.Namespace) -> int:
             stderr=2,
             network=network,
         )
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until there is whom to tell
         with sandbox.spawn(plan) as child:
             return _wait(child).status
 
@@ -100,6 +101,7 @@ def _run(options: argparse.Namespace) -> int:
 def _wait(child: sandbox.Child) -> sandbox.Exit:
     while True:
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             return child.wait()
         except KeyboardInterrupt:  # it has a session of its own, so the terminal does not tell it
             child.signal_group(signal.SIGINT)

@@ -411,3 +411,24 @@ def test_only_the_gate_makes_permits() -> None:
     assert makers == ["gate.py"]
     with pytest.raises(TypeError):
         Permit(object(), "a_1", token=object())
+
+
+@pytest.mark.parametrize(
+    ("granted", "base", "home"),
+    [
+        (b"/home/op", "developer", b"/home/op"),
+        (b"/home/op/.cargo", "developer", b"/home/op"),
+        (b"/home", "developer", b"/home/op"),
+        (b"/home/other", "minimal", SCRATCH),
+        (b"/srv", "minimal", SCRATCH),
+    ],
+)
+def test_home_is_the_account_s_where_any_of_it_is_granted(
+    scene: Scene, granted: bytes, base: str, home: bytes
+) -> None:
+    scene.gate.ceiling = Ceiling(roots=(Root(granted, WRITE),), environment="developer")
+    op = scene.gate.decide(WHO, scene.request(cwd=None))
+    assert (op.environment_base, dict(op.environment)[b"HOME"]) == (base, home)
+    scene.gate.ceiling = Ceiling(roots=(Root(b"/home/op", WRITE),), environment="developer")
+    again = scene.gate.decide(WHO, scene.request(cwd=None))
+    assert dict(again.environment)[b"HOME"] == b"/home/op"

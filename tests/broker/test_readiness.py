@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -19,9 +20,11 @@ import sandbox
 from broker import readiness
 from broker.audit import Audit
 from broker.ceiling import Ceiling, deny_all
+from broker.errors import NotReadyError
 from broker.model import Access, Reason, Root
 from broker.readiness import Proof, Readiness, Selftest
-from broker.startup import HelperMissingError, HelperUnprovedError
+from broker.startup import HelperMissingError, HelperUnprovedError, StartupError
+from tests.support.process import as_ordinary_user
 
 HELPER = str(sandbox.helper_path())
 
@@ -137,6 +140,38 @@ CHANGES = {
 def test_a_helper_that_changed_is_not_the_one_that_was_proved(floors: Floors, change: str) -> None:
     CHANGES[change](floors.helper)
     assert not floors.proof.holds()
+
+
+def test_a_replaced_helper_serves_once_it_is_proved(floors: Floors) -> None:
+    CHANGES["replaced"](floors.helper)
+    floors.readiness.refresh()
+    assert isinstance(floors.readiness.objection(), NotReadyError)
+    floors.readiness.prove_again()
+    floors.readiness.refresh()
+    assert floors.readiness.objection() is None
+
+
+def test_a_replaced_helper_that_proves_nothing_stays_out(floors: Floors) -> None:
+    floors.helper.unlink()
+    floors.helper.symlink_to("/bin/true")
+    with pytest.raises(HelperUnprovedError, match="gave no proof"):
+        floors.readiness.prove_again()
+    floors.readiness.refresh()
+    assert isinstance(floors.readiness.objection(), NotReadyError)
+
+
+def test_a_helper_that_cannot_be_started_now_is_tried_again_by_the_service_manager() -> None:
+    """Want of processes passes: its exit status is one after which the unit restarts."""
+
+    def start() -> int:
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        try:
+            Selftest(HELPER)
+        except StartupError as refused:
+            return refused.exit_status
+        raise AssertionError("it started")
+
+    assert as_ordinary_user(start) == HelperUnprovedError.exit_status
 
 
 def test_a_helper_that_hangs_is_unproved_and_ended(

@@ -82,3 +82,17 @@ def test_an_interrupt_reaches_the_command() -> None:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
         assert process.wait(timeout=60) == 5
+
+
+def test_an_interrupt_before_the_command_says_anything_leaves_nothing(tmp_path: Path) -> None:
+    """Whenever it comes: our end is the command's end."""
+    for attempt in range(8):
+        fifo = tmp_path / f"held-{attempt}"
+        os.mkfifo(fifo)
+        script = f"exec 3>{fifo}; exec sleep 300"
+        roots = ("--rw", tmp_path)
+        argv = [sys.executable, "-m", "sandbox", "run", *roots, "--", "sh", "-c", script]
+        with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as process, open(fifo, "rb") as held:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 128 + signal.SIGINT
+            assert held.read() == b""
