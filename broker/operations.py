@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one table of operations, and the strict parser of their bodies.
 
-The table drives routing, discovery (`/v1/capabilities`), the audit record and the check of
-openapi.yaml.  A body is parsed once, here, into a frozen value; past this module nobody re-checks
+The table drives routing, discovery (`/v1/capabilities`) and the check of openapi.yaml.  A body is parsed once, here, into a frozen value; past this module nobody re-checks
 and nobody passes dicts.  An unknown field is an error: a misspelt `timout_ms` must not be ignored.
 """
 
@@ -56,11 +55,10 @@ MAX_INTEGER = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row: what a route is, what it needs, and what of it is recorded.
+    """One row: what a route is, and what it needs.
 
     `capability` None means that whoever may connect may call it.  `parse` takes the body and its
     content type; None means that no body is read.  `handler` names a function of service.py.
-    `audit_fields` are fields of ExecOp; the environment's values and stdin are never among them.
     """
 
     name: str
@@ -70,7 +68,6 @@ class Operation:
     summary: str
     capability: str | None = None
     parse: Callable[[bytes, str | None], ExecRequest] | None = None
-    audit_fields: tuple[str, ...] = ()
 
     @property
     def authenticated(self) -> bool:
@@ -105,21 +102,6 @@ def parse_exec_request(body: bytes, content_type: str | None = None) -> ExecRequ
         label=_optional(given, "label", _label),
     )
 
-
-_RECORDED = (
-    "argv",
-    "script",
-    "cwd",
-    "environment_base",
-    "stripped",
-    "roots",
-    "baseline",
-    "network",
-    "confinement",
-    "limits",
-    "label",
-    "op_sha256",
-)
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -161,7 +143,6 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Decides about a command as /v1/exec would, and runs nothing.",
         capability="exec",
         parse=parse_exec_request,
-        audit_fields=_RECORDED,
     ),
     Operation(
         name="exec.run",
@@ -171,7 +152,6 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Runs one command to its end and returns what it wrote and how it ended.",
         capability="exec",
         parse=parse_exec_request,
-        audit_fields=_RECORDED,
     ),
 )
 

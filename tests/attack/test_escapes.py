@@ -25,6 +25,7 @@ from broker.model import Access, Confinement, ExecOp, Limits, Network, OnLimit, 
 from broker.permit import _mint
 from broker.runs.pool import RunnerPool
 from tests.support import probe
+from tests.support import program as programs
 from tests.support.kernel import require_root
 
 HERE = Path(__file__).parent
@@ -79,18 +80,9 @@ TRIED = [
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Path]:
-    """probes.c, compiled, in a directory that everybody may enter."""
-    directory = Path(tempfile.mkdtemp(prefix="probes-", dir="/tmp"))
-    directory.chmod(0o755)
-    compiler = "musl-gcc" if shutil.which("musl-gcc") else "gcc"
-    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-static"]
-    headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"]
-    built = directory / "probes"
-    subprocess.run(
-        [compiler, *flags, *headers, "-o", str(built), str(HERE / "probes.c")], check=True
-    )
-    yield built
-    shutil.rmtree(directory)
+    """probes.c, compiled."""
+    with programs.built(HERE / "probes.c") as built:
+        yield built
 
 
 @contextmanager

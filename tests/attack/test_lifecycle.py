@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +24,7 @@ import pytest
 import sandbox
 from broker.model import Access, Exit, Root, RunReason
 from tests.runs.conftest import MakePermit, open_pool
+from tests.support import program as programs
 from tests.support.kernel import require, require_root
 
 PROJECT = Path(__file__).parents[2]
@@ -44,14 +43,8 @@ def default_acl(user: int, group: int, other: int) -> bytes:
 @pytest.fixture(scope="module")
 def program() -> Iterator[Path]:
     """lifecycle.c, compiled."""
-    directory = Path(tempfile.mkdtemp(prefix="lifecycle-", dir="/tmp"))
-    directory.chmod(0o755)
-    built = directory / "lifecycle"
-    compiler = "musl-gcc" if shutil.which("musl-gcc") else "gcc"
-    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-static"]
-    subprocess.run([compiler, *flags, "-o", str(built), str(SOURCE)], check=True)
-    yield built
-    shutil.rmtree(directory)
+    with programs.built(SOURCE) as built:
+        yield built
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.confine.launcher import processes_of
+from tests.support import program as programs
 
 TREE_SOURCE = Path(__file__).with_name("tree.c")
 
@@ -29,14 +29,8 @@ def place() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def tree_program() -> Iterator[Path]:
     """tree.c, compiled."""
-    directory = Path(tempfile.mkdtemp(prefix="tree-", dir="/tmp"))
-    directory.chmod(0o755)
-    program = directory / "tree"
-    compiler = "musl-gcc" if shutil.which("musl-gcc") else "gcc"
-    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-static"]
-    subprocess.run([compiler, *flags, "-o", str(program), str(TREE_SOURCE)], check=True)
-    yield program
-    shutil.rmtree(directory)
+    with programs.built(TREE_SOURCE) as built:
+        yield built
 
 
 @pytest.fixture

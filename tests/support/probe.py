@@ -4,25 +4,16 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import signal
-import subprocess
 from pathlib import Path
+
+from tests.support import program
 
 SOURCE = Path(__file__).with_name("probe.c")
 
 
 def build(directory: Path) -> Path:
-    """Compiles the probe as a static program: it needs no root but its own."""
-    program = directory / "probe"
-    compilers = ["musl-gcc", "gcc"]
-    compiler = next(name for name in compilers if shutil.which(name))
-    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-static"]
-    headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"]
-    subprocess.run(
-        [compiler, *flags, *headers, "-o", str(program), str(SOURCE)], check=True, text=True
-    )
-    return program
+    return program.build(SOURCE, directory)
 
 
 def parse(output: bytes) -> dict[str, str]:
