@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one table of operations, and the strict parser of their bodies.
 
-The table drives routing, discovery (`/v1/capabilities`) and the check of openapi.yaml.  A body is parsed once, here, into a frozen value; past this module nobody re-checks
-and nobody passes dicts.  An unknown field is an error: a misspelt `timout_ms` must not be ignored.
+The table drives routing, discovery (`/v1/capabilities`) and the check of openapi.yaml.  A body is
+parsed once, here, into a frozen value; past this module nobody re-checks and nobody passes dicts.
+An unknown field is an error: a misspelt `timout_ms` must not be ignored.
 """
 
 from __future__ import annotations
