@@ -240,14 +240,19 @@ def clamp(requested: Iterable[Root] | None, ceiling: Ceiling) -> tuple[Root, ...
     """
     if requested is None:
         return ceiling.roots
-    return merged(part for root in requested for part in _clamp_one(root, ceiling))
+    places = (
+        Root(path, root.access)
+        for root in merged(requested)
+        for path in _places(root.path, ceiling)
+    )
+    # Merged, a path lies below at most two others: no root of the ceiling is looked at often.
+    return merged(part for place in merged(places) for part in _clamp_one(place, ceiling))
 
 
-def _clamp_one(root: Root, ceiling: Ceiling) -> Iterable[Root]:
-    for path in _places(root.path, ceiling):
-        yield Root(path, root.access & ceiling.rights(path))
-        for entry in ceiling.below(path):
-            yield Root(entry.path, root.access & entry.access)
+def _clamp_one(place: Root, ceiling: Ceiling) -> Iterable[Root]:
+    yield Root(place.path, place.access & ceiling.rights(place.path))
+    for entry in ceiling.below(place.path):
+        yield Root(entry.path, place.access & entry.access)
 
 
 def _places(path: bytes, ceiling: Ceiling) -> Iterable[bytes]:

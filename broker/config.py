@@ -39,6 +39,7 @@ from broker.ceiling import (
 from broker.errors import shown, shown_bytes
 from broker.listen import SUN_PATH_MAX_BYTES, parse_loopback
 from broker.model import ALL_ACCESS, Access, Confinement, Reason
+from broker.mounts import mounts, places
 from broker.startup import SecretRefusedError, SettingsRefusedError, SocketPathTooLongError
 
 NAME = "host-broker"
@@ -546,8 +547,13 @@ def _without_own_files(ceiling: Ceiling, settings: Settings) -> Ceiling:
     """
     if ceiling.confinement is Confinement.UNCONFINED:
         return ceiling
+    try:
+        known = mounts()
+    except OSError as error:
+        return deny_all(Reason.CEILING_UNREADABLE, f"cannot read the mounts: {error.strerror}")
     for directory, access, what in _own_directories(settings):
-        for root in overlapping(ceiling, os.fsencode(os.path.realpath(directory))):
+        here = os.fsencode(os.path.realpath(directory))
+        for root in (root for place in places(here, known) for root in overlapping(ceiling, place)):
             if root.access & access:
                 return deny_all(
                     Reason.CEILING_MALFORMED,

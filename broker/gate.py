@@ -126,8 +126,10 @@ class Gate:
     async def authorise(self, who: Who, request: ExecRequest) -> Admitted:
         """Returns leave to run, after the intent is on the disk.
 
-        Raises the BrokerError that says why not; it has been recorded as `exec.denied`.
+        Raises the BrokerError that says why not; it has been recorded as `exec.denied`.  The caller
+        must not await between this and making the run known to what ends runs.
         """
+        ceiling = self.ceiling
         op = self.decide(who, request)
         intent = {**who.fields(), **op_fields(op)}
         seq = None
@@ -135,6 +137,11 @@ class Gate:
             seq = self._audit.append_alone("exec.intent", intent)
         if seq is None:
             seq = await self._audit.append("exec.intent", intent)
+            if self.ceiling is not ceiling or self._objection() is not None:
+                # A reload, the kill switch or the end came while it was written: decided again.
+                overtaken = {"audit_id": who.audit_id, "state": "not_run", "reason": "overtaken"}
+                self._audit.append_lazy("exec.outcome", overtaken, ref=seq)
+                return await self.authorise(who, request)
         return Admitted(_mint(op, who.audit_id), seq)
 
     def plan(self, who: Who, request: ExecRequest) -> ExecOp:

@@ -432,3 +432,60 @@ def test_home_is_the_account_s_where_any_of_it_is_granted(
     scene.gate.ceiling = Ceiling(roots=(Root(b"/home/op", WRITE),), environment="developer")
     again = scene.gate.decide(WHO, scene.request(cwd=None))
     assert dict(again.environment)[b"HOME"] == b"/home/op"
+
+
+# --- while an intent is being written -------------------------------------------------------------
+
+
+def overtaken(scene: Scene, change: Callable[[], None]) -> BrokerError | None:
+    """A run that waits for its intent record while `change` happens; its refusal, if any."""
+
+    async def act() -> BrokerError | None:
+        scene.places = 2  # so that it waits
+        waiting = asyncio.get_running_loop().create_task(scene.gate.authorise(WHO, scene.request()))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        change()
+        try:
+            await waiting
+        except BrokerError as refusal:
+            return refusal
+        return None
+
+    return run(act())
+
+
+def switch_off(scene: Scene) -> None:
+    scene.objection = FeatureDisabledError(Reason.KILL_SWITCH.value)
+
+
+def deny_everything(scene: Scene) -> None:
+    scene.gate.ceiling = deny_all(Reason.CEILING_EMPTY, "empty")
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [(switch_off, FeatureDisabledError), (deny_everything, CeilingDeniedError)],
+)
+def test_a_change_while_the_intent_is_written_is_obeyed(
+    scene: Scene, change: Callable[[Scene], None], refused: type[BrokerError]
+) -> None:
+    assert isinstance(overtaken(scene, lambda: change(scene)), refused)
+    intent, outcome, denied = scene.records()
+    assert (intent["kind"], outcome["kind"], denied["kind"]) == (
+        "exec.intent", "exec.outcome", "exec.denied",
+    )  # fmt: skip
+    assert (outcome["state"], outcome["reason"]) == ("not_run", "overtaken")
+    assert outcome["ref"] == intent["seq"]
+
+
+def test_a_reload_that_still_allows_it_lets_it_run_under_the_new_ceiling(scene: Scene) -> None:
+    def reload() -> None:
+        scene.gate.ceiling = replace(scene.gate.ceiling, limits=CeilingLimits(max_timeout_ms=1234))
+
+    assert overtaken(scene, reload) is None
+    first, outcome, second = scene.records()
+    assert (first["kind"], outcome["reason"], second["kind"]) == (
+        "exec.intent", "overtaken", "exec.intent",
+    )  # fmt: skip
+    assert (first["timeout_ms"], second["timeout_ms"]) == (120_000, 1234)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -276,19 +277,29 @@ def test_a_helper_that_lies_about_itself_does_not_pass_the_reach_check(
     assert not Path(daemon.settings.socket).exists()
 
 
-def test_a_helper_replaced_while_serving_is_not_used(make_daemon: Make, package: Path) -> None:
+def until_ready_is(daemon: Daemon, status: int) -> None:
+    deadline = time.monotonic() + 60
+    while daemon.curl("http://b/readyz")[0] != status:
+        assert time.monotonic() < deadline, f"readyz does not say {status}"
+
+
+def test_a_helper_replaced_while_serving_is_used_once_proved(
+    make_daemon: Make, package: Path
+) -> None:
     daemon = make_daemon(environ=python_path(package)).start()
     with daemon.client() as client:
         assert client.exec(["true"]).exit_code == 0
     other = package / "sandbox" / "other"
     shutil.copy(package / "sandbox" / "confine", other)
     other.rename(package / "sandbox" / "confine")
-    os.kill(daemon.pid, signal.SIGHUP)  # looks again at once; else within a second
-    while daemon.curl("http://b/readyz")[0] != 503:
-        continue
+    until_ready_is(daemon, 503)  # it looks once a second
     status, _, document = daemon.curl("http://b/v1/exec", "-d", '{"argv":["true"]}')
     assert (status, document["code"]) == (503, "not_ready")
     assert document["details"] == {"checks": ["helper_selftest"]}
+    os.kill(daemon.pid, signal.SIGHUP)
+    until_ready_is(daemon, 200)
+    with daemon.client() as client:
+        assert client.exec(["true"]).exit_code == 0
 
 
 # ---- the socket's life ----
