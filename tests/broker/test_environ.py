@@ -108,6 +108,8 @@ SECRET_VALUES = [
     b"https://:p@host/",
     b"see https://u:p@h and more",
     b"-----BEGIN PRIVATE KEY-----\nMIIE",
+    b"-----BEGIN PGP PRIVATE KEY BLOCK-----",
+    b"https://0123456789abcdef0123456789abcdef01234567@git.example",
     b"-----BEGIN OPENSSH PRIVATE KEY-----",
     b"ghp_" + b"a" * 36,
     b"github_pat_" + b"a" * 60,
@@ -224,7 +226,11 @@ INJECTION = words("""
     npm_config_script_shell PIP_INDEX_URL CARGO_HOME CARGO_BUILD_RUSTC_WRAPPER RUSTC_WRAPPER
     BASH_FUNC_ls%% DYLD_INSERT_LIBRARIES ZDOTDIR GCONV_PATH MAKEFLAGS GOFLAGS SSH_ASKPASS
     NOTIFY_SOCKET LISTEN_FDS LISTEN_PID INVOCATION_ID JOURNAL_STREAM path ld_preload bash_env
-    DBUS_SESSION_BUS_ADDRESS OPENSSL_CONF
+    DBUS_SESSION_BUS_ADDRESS OPENSSL_CONF PYTEST_ADDOPTS PYTEST_PLUGINS ERL_AFLAGS AWKPATH LESS
+    KUBECONFIG AWS_CONFIG_FILE ANSIBLE_CONFIG CMAKE_TOOLCHAIN_FILE CCACHE_PREFIX RUBYSHELL SVN_SSH
+    BUNDLE_PATH R_LIBS R_LIBS_USER COVERAGE_PROCESS_START GOROOT GOTOOLCHAIN JAVA_HOME JAVA_OPTS
+    DOTNET_ROOT DOTNET_ROOT_X64 HGEDITOR GH_PAGER AWS_PAGER FZF_DEFAULT_COMMAND JULIA_DEPOT_PATH
+    QT_QPA_PLATFORM_PLUGIN_PATH GTK_PATH
 """)
 
 
@@ -257,6 +263,9 @@ def test_a_name_that_is_only_alike_passes(name: str):
     ("name", "harmless", "harmful"),
     [
         (b"PAGER", [b"cat", b"", b"/bin/cat"], [b"sh", b"cat x", b"cat;id", b"/tmp/cat", b"cat\n"]),
+        (b"GH_PAGER", [b"cat", b""], [b"sh"]),
+        (b"LESS", [b"-FRX", b"R", b""], [b"+!id", b"-o/tmp/x", b"-R +!id"]),
+        (b"GOTOOLCHAIN", [b"local"], [b"path", b"go1.99"]),
         (b"GIT_EDITOR", [b"true", b":", b""], [b"vi", b"true;id", b"/tmp/true"]),
         (b"BROWSER", [b"none"], [b"sh"]),
         (b"GIT_CONFIG_GLOBAL", [b"/dev/null"], [b"/tmp/x", b"/dev/null/../x", b""]),
