@@ -27,13 +27,22 @@ static int openat2_path(const char *path, uint64_t resolve)
 	return (int)raw4(NR_openat2, AT_FDCWD, (long)path, (long)&how, sizeof(how));
 }
 
+/* A path by which nothing is reached, whoever made it so: none, a closed door, a planted link. */
+static int leads_nowhere(const struct sandbox_root *root)
+{
+	const int error = -root->fd;
+
+	return error == ENOENT || error == ENOTDIR || error == EACCES ||
+	       (error == ELOOP && !root->follow);
+}
+
 static void open_root(struct sandbox_root *root)
 {
 	const uint64_t links = root->follow ? 0 : RESOLVE_NO_SYMLINKS;
 	struct stat status;
 
 	root->fd = openat2_path(root->path, RESOLVE_NO_MAGICLINKS | links);
-	root->is_missing = root->fd == -ENOENT || root->fd == -ENOTDIR;
+	root->is_missing = leads_nowhere(root);
 	if (root->fd < 0)
 		return;
 	if (fstat(root->fd, &status)) {

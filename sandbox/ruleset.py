@@ -32,9 +32,10 @@ Pathname: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 class Root:
     """A file, or a directory with everything beneath it, and what is granted there.
 
-    An `optional` root that does not exist is skipped and listed in `Ruleset.skipped`; any other is
-    an error.  With `follow=False` so is a symbolic link anywhere in the path: for paths that are
-    canonical already and lie where an earlier command could have put a link.  `stable` says that no
+    An `optional` root that cannot be reached (ENOENT, ENOTDIR, ELOOP, EACCES) grants nothing: it is
+    skipped and listed in `Ruleset.skipped`; any other is an error.  With `follow=False` a symbolic
+    link anywhere in the path is ELOOP: for paths that are canonical already and lie where an
+    earlier command could have put a link.  `stable` says that no
     confined command can change what the path names; `Ruleset.current()` looks at it more rarely.
     Raises ValueError for a NUL or an empty path, and for DEVICE without READ or WRITE.
     """
@@ -91,10 +92,10 @@ def baseline() -> tuple[Root, ...]:
 class Ruleset:
     """The kernel's ruleset for some roots.  Owns one descriptor; close it or use `with`.
 
-    `skipped` lists the optional roots that did not exist, `abi` says which Landlock ABI enforces
-    the rest.  A root covered by another that grants the same or more gets no rule of its own: each
-    rule costs every spawn 0.2 µs.  No roots at all deny everything, but roots that are all missing
-    are an error, as somebody meant to grant something.
+    `skipped` lists the optional roots that could not be reached, `abi` says which Landlock ABI
+    enforces the rest.  A root covered by another that grants the same or more gets no rule of its
+    own: each rule costs every spawn 0.2 µs.  No roots at all deny everything, but roots that are
+    all missing are an error, as somebody meant to grant something.
 
     Raises SandboxUnavailable when this kernel cannot confine, SandboxError with the path otherwise:
     stage "root" when one cannot be opened, "rule" when Landlock cannot bind it.

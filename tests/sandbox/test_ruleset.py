@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import sandbox
 from sandbox import Access, Root, Ruleset, SandboxError
 from sandbox.ruleset import _Granted
+from tests.support.process import ORDINARY_UID, as_ordinary_user
 
 
 def can_read(ruleset: Ruleset, path: Path | bytes) -> bool:
@@ -73,6 +74,33 @@ def test_an_optional_root_is_skipped_only_when_missing() -> None:
         assert ruleset.skipped == tuple(missing)
     with pytest.raises(SandboxError, match="ELOOP"):
         Ruleset([sandbox.read("/proc/self/fd/0", optional=True)])
+
+
+def test_an_optional_root_behind_a_planted_link_or_a_closed_door_grants_nothing(
+    tmp_path: Path,
+) -> None:
+    """Whoever could do that to a root must not be able to stop everything by it."""
+    for name in ("real", "closed/below"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").touch()
+    (tmp_path / "link").symlink_to("real")
+
+    def skipped() -> bool:
+        (tmp_path / "closed").chmod(0)
+        names = ("link", "closed/below")
+        roots = [Root(tmp_path / name, Access.READ, optional=True, follow=False) for name in names]
+        with with_baseline(*roots) as ruleset:
+            assert not can_read(ruleset, tmp_path / "real" / "file")
+            return set(roots) <= set(ruleset.skipped)
+
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "closed", ORDINARY_UID, ORDINARY_UID)
+    try:
+        assert as_ordinary_user(skipped)
+    finally:
+        (tmp_path / "closed").chmod(0o755)
 
 
 def test_a_link_is_followed_unless_the_root_says_no(tmp_path: Path) -> None:
