@@ -14,7 +14,8 @@ the flush itself.  append_alone() therefore writes and flushes on the caller's t
 log takes append_lazy() there too; both fall back to the writer as soon as it has something to do.
 
 After a failed write or flush nothing is known about the disk, so every append fails from then on
-(fsync(2): a second fsync may succeed although the data is lost).  Close and open again to go on.
+(fsync(2): a second fsync may succeed although the data is lost).  reopen() goes on after that, with
+all that a start looks at: what is really in the file.
 
 An intent (`….intent`) without its outcome (`….outcome` with `ref`) at the next start gets an
 outcome with `state` "unknown": what it did cannot be told, and it is never run again.
@@ -46,21 +47,25 @@ _Waiter: TypeAlias = "asyncio.Future[int] | futures.Future[int]"
 class Audit:
     """The open log.  append() before an effect, append_lazy() after it, close() at the end."""
 
-    def __init__(self, log: LogFile, opened: Opened, segment_bytes: int) -> None:
+    def __init__(self, directory: Path, log: LogFile, opened: Opened, segment_bytes: int) -> None:
         self.instance = secrets.token_hex(8)
-        self._log = log
+        self._directory = directory
         self._segment_bytes = segment_bytes
+        self._chain = threading.Lock()  # numbering; taken before _file where both are
+        self._file = threading.Lock()  # whoever writes self._log
+        self._flush_wanted = False
+        self._clock = _Clock()
+        self._closing = False
+        self._begin(log, opened)
+
+    def _begin(self, log: LogFile, opened: Opened) -> None:
+        self._log = log
         self._segment_used = log.end
         self._last = opened.last
         self._open_intents = dict(opened.open_intents)
-        self._chain = threading.Lock()  # numbering; taken before _file where both are
-        self._file = threading.Lock()  # whoever writes self._log
         self._queued = 0  # records not yet written; under _chain
-        self._flush_wanted = False
-        self._clock = _Clock()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
-        self._closing = False
         self._writing: list[_Item] = []
         self._thread = threading.Thread(target=self._write_all, name="audit", daemon=True)
         self._thread.start()
@@ -74,23 +79,31 @@ class Audit:
         ours, cannot be written, or was changed or cut: a log that does not verify is never
         continued, so that the break stays visible.
         """
-        try:
-            log, opened = open_log(directory)
-        except OSError as error:
-            raise startup.AuditUnavailableError(
-                f"cannot open audit log {str(directory)!r}: {error}",
-                "make the directory writable for the broker's account only, with space left",
-            ) from error
-        audit = cls(log, opened, segment_bytes)
+        log, opened = _open(directory)
+        audit = cls(directory, log, opened, segment_bytes)
         try:
             audit._record_recovery(opened)
-        except AuditUnavailableError as error:
+        except BaseException:
             audit.close()
-            raise startup.AuditUnavailableError(
-                f"cannot write audit log {str(directory)!r}: {error.__cause__}",
-                "make space on its disk",
-            ) from error
+            raise
         return audit
+
+    def reopen(self) -> None:
+        """Goes on after a failure, if the log can be opened and written now.  Blocks on the disk.
+
+        Only while no effect is under way: what has no outcome yet gets one that says unknown.
+        Raises startup.AuditUnavailableError, and appends fail as before.
+        """
+        with self._chain:
+            if self._failure is None or self._closing:
+                return
+            self._queue.put(None)
+        self._thread.join()
+        self._log.close()
+        log, opened = _open(self._directory)
+        with self._chain:
+            self._begin(log, opened)
+        self._record_recovery(opened)
 
     @property
     def failure(self) -> Exception | None:
@@ -252,11 +265,17 @@ class Audit:
     def _record_recovery(self, opened: Opened) -> None:
         if opened.clean:
             return
-        self.append_blocking("broker.recovered", opened.report)
-        for seq, kind in opened.open_intents.items():
-            outcome = kind.removesuffix(INTENT) + OUTCOME
-            why = "the broker ended before the outcome was recorded"
-            self.append_blocking(outcome, {"state": "unknown", "detail": why}, ref=seq)
+        try:
+            self.append_blocking("broker.recovered", opened.report)
+            for seq, kind in opened.open_intents.items():
+                outcome = kind.removesuffix(INTENT) + OUTCOME
+                why = "the broker ended before the outcome was recorded"
+                self.append_blocking(outcome, {"state": "unknown", "detail": why}, ref=seq)
+        except AuditUnavailableError as error:
+            raise startup.AuditUnavailableError(
+                f"cannot write audit log {str(self._directory)!r}: {error.__cause__}",
+                "make space on its disk",
+            ) from error
 
     # Writer's side: the only user of self._log until close().
 
@@ -315,6 +334,16 @@ class Audit:
     def _write(self, items: list[_Item]) -> None:
         if items:
             self._log.write(b"".join([item.line for item in items]), items[-1].link)
+
+
+def _open(directory: Path) -> tuple[LogFile, Opened]:
+    try:
+        return open_log(directory)
+    except OSError as error:
+        raise startup.AuditUnavailableError(
+            f"cannot open audit log {str(directory)!r}: {error}",
+            "make the directory writable for the broker's account only, with space left",
+        ) from error
 
 
 class _Item(NamedTuple):  # made for every record: a tuple costs a third of a dataclass

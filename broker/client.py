@@ -8,6 +8,9 @@
 
 Speaks HTTP by itself: the usual modules take longer to import than a run takes.  One connection,
 kept between calls; not for several threads at once.  Leaving while a command runs ends the command.
+
+The secret goes to a broker only: on a Unix socket that strangers could have put there, the other
+side must be root or our own account.  A TCP port has no such proof.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import binascii
 import json
 import os
 import socket
+import stat
+import struct
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -32,6 +37,7 @@ MARGIN_S = 30.0
 DEFAULT_WAIT_S = 900.0
 MAX_HEAD_BYTES = 64 * 1024
 MAX_REPLY_BYTES = 512 * 1024 * 1024
+MAX_DIGITS = 12
 
 
 class ClientError(Exception):
@@ -40,6 +46,10 @@ class ClientError(Exception):
 
 class UnreachableError(ClientError):
     """No broker answers at the address.  Nothing ran."""
+
+
+class StrangerError(ClientError):
+    """Somebody else may listen in the place of the broker.  Nothing was sent, and nothing ran."""
 
 
 class BrokenReplyError(ClientError):
@@ -72,11 +82,13 @@ class ExecResult:
     """What became of a command.  `document` is the whole reply; the rest is what is mostly wanted.
 
     `exit_code` is None after a signal and where nothing was executed; `shell_code` never is.
+    Raises BrokenReplyError for what is not a result.
     """
 
     __slots__ = ("document", "stderr", "stdout")
 
     def __init__(self, document: dict[str, Any]) -> None:
+        _require(document, _RESULT)
         self.document = document
         self.stdout = _stream(document["stdout"])
         self.stderr = _stream(document["stderr"])
@@ -168,7 +180,8 @@ class Client:
         """Runs one command, `argv` or bash `script`, to its end.
 
         Options are fields of the request: `cwd`, `env`, `roots`, `timeout_ms`, `grace_ms`, `stdin`
-        (bytes), `output`, `label`.  Raises RefusedError, UnreachableError, BrokenReplyError.
+        (bytes), `output`, `label`.  Raises RefusedError, UnreachableError, StrangerError,
+        BrokenReplyError.
         """
         request = exec_request(argv, script=script, **options)
         wait_s = (request.get("timeout_ms", DEFAULT_WAIT_S * 1000) + 10_000) / 1000 + MARGIN_S
@@ -178,13 +191,16 @@ class Client:
         self, argv: Sequence[Text] | None = None, *, script: str | None = None, **options: Any
     ) -> dict[str, Any]:
         """What exec() with the same arguments would be answered; runs nothing."""
-        return self.call("POST", "/v1/plan", exec_request(argv, script=script, **options))
+        document = self.call("POST", "/v1/plan", exec_request(argv, script=script, **options))
+        _require(document, {"decision": str})
+        return document
 
     def ready(self) -> dict[str, Any]:
         """`{"ready": bool, "checks": {…}}`; not being ready is an answer, not an error."""
         status, document = self._exchange("GET", "/readyz", None, REPLY_TIMEOUT_S)
-        if "checks" not in document:
-            raise RefusedError(status, document)
+        if "code" in document:
+            raise _refused(status, document)
+        _require(document, {"ready": bool, "checks": dict})
         return document
 
     def capabilities(self) -> dict[str, Any]:
@@ -201,7 +217,7 @@ class Client:
         """Any operation; returns the document of a 2xx reply."""
         status, document = self._exchange(method, path, body, timeout_s)
         if not 200 <= status < 300:
-            raise RefusedError(status, document)
+            raise _refused(status, document)
         return document
 
     # ---- HTTP ----
@@ -263,9 +279,13 @@ class Client:
             return sock
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.settimeout(CONNECT_TIMEOUT_S)
+            # A blocking connect(2) waits for a place in the queue, and this bounds it (unix(7)).
+            wait = struct.pack("ll", int(CONNECT_TIMEOUT_S), 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
             sock.connect(self._socket_path or "")
-        except OSError:
+            sock.settimeout(CONNECT_TIMEOUT_S)
+            _refuse_stranger(sock, self._socket_path or "")
+        except (OSError, StrangerError):
             sock.close()
             raise
         return sock
@@ -278,16 +298,16 @@ class Client:
             for name, _, value in (line.partition(":") for line in lines[1:])
         }
         version, _, status = lines[0].partition(" ")
-        if not version.startswith("HTTP/1.") or not status[:3].isdigit():
+        if not version.startswith("HTTP/1.") or not _is_number(status[:3]):
             raise BrokenReplyError(f"not an HTTP reply: {lines[0][:80]!r}")
-        if not headers.get("content-length", "").isdigit():
+        if not _is_number(headers.get("content-length", "")):
             raise BrokenReplyError("a reply without Content-Length")
         body, self._unread = _body(sock, rest, int(headers["content-length"]))
         if headers.get("connection", "").lower() == "close":
             self.close()
         try:
             document = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BrokenReplyError(f"a reply that is not JSON (status {status[:3]})") from error
         if not isinstance(document, dict):
             raise BrokenReplyError("a reply that is not a JSON object")
@@ -304,6 +324,47 @@ class Client:
                 raise BrokenReplyError("the headers of the reply do not end")
         head, _, rest = data.partition(b"\r\n\r\n")
         return head, rest
+
+
+def _refuse_stranger(sock: socket.socket, path: str) -> None:
+    """Raises StrangerError if the other side may be whoever came first to the place.
+
+    Root and our own account are trusted.  Anybody else only where no directory on the way to the
+    socket lets everybody make names: such a place was chosen by who rules this host, or by who
+    mounted it into this container.  The owner's uid is no help there, since inside it may have no
+    name, or another number.
+    """
+    size = struct.calcsize("iII")
+    _, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    if uid in (0, os.geteuid()):
+        return
+    shared = _shared_directory(path)
+    if shared is not None:
+        raise StrangerError(
+            f"uid {uid} listens at {path!r}, and anybody could have put that socket into "
+            f"{shared!r}; nothing was sent; give the path of a socket below directories that not "
+            "everybody can write (/run, XDG_RUNTIME_DIR)"
+        )
+
+
+def _shared_directory(path: str) -> str | None:
+    """The first directory that everybody can write on the way to `path`, links followed."""
+    at, rest = "/", [*reversed(os.path.join(os.getcwd(), path).split("/"))]
+    while rest:
+        name = rest.pop()
+        if name == "..":
+            at = os.path.dirname(at)
+        elif name not in ("", "."):
+            if os.stat(at).st_mode & stat.S_IWOTH:
+                return at
+            below = os.path.join(at, name)
+            if os.path.islink(below):
+                target = os.readlink(below)
+                rest += reversed(target.split("/"))
+                at = "/" if target.startswith("/") else at
+            else:
+                at = below
+    return None
 
 
 def _body(sock: socket.socket, rest: bytes, size: int) -> tuple[bytes, bytes]:
@@ -333,6 +394,45 @@ def _is_idle(sock: socket.socket) -> bool:
     except OSError:
         return False
     return False
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+
+
+def _refused(status: int, document: dict[str, Any]) -> RefusedError:
+    """The refusal in a reply.  Raises BrokenReplyError if it is none."""
+    _require(document, {"code": str})
+    if not isinstance(document.get("details") or {}, dict):
+        raise BrokenReplyError("a refusal whose 'details' are not an object")
+    return RefusedError(status, document)
+
+
+def _require(document: dict[str, Any], members: Mapping[str, Any], of: str = "reply") -> None:
+    """Raises BrokenReplyError unless every member is there, and of its type."""
+    for name, kind in members.items():
+        value = document.get(name)
+        if not isinstance(value, dict if isinstance(kind, dict) else kind):
+            raise BrokenReplyError(f"a {of} without {name!r}, or with another kind of it")
+        if isinstance(kind, dict):
+            _require(value, kind, name)
+
+
+_STREAM = {
+    "encoding": str, "total_bytes": int, "truncated": bool, "head_bytes": int, "tail_bytes": int,
+}  # fmt: skip
+_RESULT = {
+    "reason": str,
+    "exit": {"code": (int, type(None)), "signal": (str, type(None)), "shell_code": int},
+    "timed_out": bool,
+    "stdout": _STREAM,
+    "stderr": _STREAM,
+    "confinement": {"mode": str},
+    "environment": {"stripped": list},
+    "duration_ms": int,
+    "orphans_killed": int,
+}
+"""What is read of a result, here and by the command line."""
 
 
 def _authorization(secret_file: str) -> str:
@@ -392,6 +492,9 @@ def _base64(raw: bytes) -> str:
 
 
 def _stream(stream: Mapping[str, Any]) -> bytes:
-    if stream["encoding"] == "base64":
-        return binascii.a2b_base64(stream["b64"])
-    return str(stream["text"]).encode("utf-8")
+    try:
+        if stream["encoding"] == "base64":
+            return binascii.a2b_base64(stream["b64"])
+        return str(stream["text"]).encode("utf-8")
+    except (KeyError, TypeError, ValueError) as error:
+        raise BrokenReplyError(f"a stream that cannot be read: {error}") from error

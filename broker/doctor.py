@@ -18,7 +18,7 @@ import sandbox
 from broker import chain, reach
 from broker.client import Client, ClientError
 from broker.config import Settings, load_ceiling, load_secrets
-from broker.readiness import Selftest, helper_path
+from broker.readiness import Selftest, helper_path, is_thrown
 from broker.startup import StartupError
 
 Finding = tuple[bool, str, str]
@@ -131,7 +131,7 @@ def _ceiling(settings: Settings) -> Finding:
 
 
 def _kill_switch(settings: Settings) -> Finding:
-    if os.path.lexists(settings.kill_switch):
+    if is_thrown(settings.kill_switch):
         fix = f"rm {str(settings.kill_switch)!r}"
         return False, "thrown: every run is refused", fix
     return True, "not thrown", ""

@@ -11,6 +11,7 @@ broker is replaced without a probe (probing is a race: a live server may answer 
 is what keeps a second instance out; it is released by the kernel when the holder dies.
 """
 
+import contextlib
 import errno
 import fcntl
 import ipaddress
@@ -19,6 +20,7 @@ import socket
 import stat
 from dataclasses import dataclass
 
+from broker.directories import open_own, restore_file
 from broker.startup import (
     AlreadyRunningError,
     RoutableAddressError,
@@ -31,6 +33,9 @@ SUN_PATH_MAX_BYTES = 107  # unix(7): sun_path is 108 bytes with its NUL
 BACKLOG = 128
 SOCKET_MODE = 0o660
 LOCK_NAME = "broker.lock"
+DIRECTORY_MODE = 0o750
+DIRECTORY_FITS = 0o2755
+"""Of ours nobody keeps more; that others may enter is for an operator who lets them connect."""
 LOOPBACK = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
 
 
@@ -45,6 +50,7 @@ class UnixListener:
 
     def unlink(self) -> bool:
         """Removes the socket file if it is still ours; says whether it did."""
+        _reopen(self.directory_fd)
         try:
             found = os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -58,9 +64,9 @@ class UnixListener:
 def open_socket_directory(path: str) -> tuple[int, str]:
     """Opens the directory of socket `path`; returns its descriptor, the caller's, and the name.
 
-    The directory is created (0750) if only it is missing.  Raises SocketPathTooLongError for a
-    path that no client could connect to, SocketDirectoryError where somebody else could put
-    another socket in our place.
+    The directory is created (0750) if only it is missing, and repaired if it is ours: a run may
+    change its mode.  Raises SocketPathTooLongError for a path that no client could connect to,
+    SocketDirectoryError where somebody else could put another socket in our place.
     """
     length = len(os.fsencode(path))
     if length > SUN_PATH_MAX_BYTES:
@@ -70,41 +76,71 @@ def open_socket_directory(path: str) -> tuple[int, str]:
         )
     directory, name = os.path.split(os.path.abspath(path))
     try:
-        _make_directory(directory)
-        directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        real = os.path.join(_trusted_parent(directory), os.path.basename(directory))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(real, 0o750)
+        return _open_directory(real), name
     except OSError as error:
         raise SocketDirectoryError(
-            f"cannot open socket directory {directory!r}: {error.strerror}",
-            "create it, owned by the broker's account, mode 0750",
+            f"cannot use socket directory {directory!r}, or others could replace the socket: "
+            f"{error.strerror}",
+            "make it a directory of the broker's account with mode 0750, below directories that "
+            "only root or that account can write",
         ) from error
-    _refuse_shared(directory_fd, directory)
-    return directory_fd, name
 
 
-def _make_directory(directory: str) -> None:
+def _trusted_parent(directory: str) -> str:
+    """Where the directory really is, after a look at who could put another in its place.
+
+    Anybody may write above it where the sticky bit keeps names (/tmp).
+    """
+    parent = os.path.realpath(os.path.dirname(directory), strict=True)
+    above = parent
+    while True:
+        found = os.stat(above)
+        shared = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+        if shared or found.st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EPERM, f"{above!r} has {_owner_and_mode(found)}")
+        if above == "/":
+            return parent
+        above = os.path.dirname(above)
+
+
+def _open_directory(directory: str) -> int:
+    """Opens it to be used; one of root's as it is, one of ours after giving back its mode."""
+    if os.lstat(directory).st_uid == 0 != os.geteuid():
+        path_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    else:
+        path_fd = open_own(directory, DIRECTORY_MODE, fits=DIRECTORY_FITS)
     try:
-        os.mkdir(directory, 0o750)
-    except FileExistsError:
-        return
+        found = os.fstat(path_fd)
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(errno.EPERM, f"it has {_owner_and_mode(found)}")
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
+    finally:
+        os.close(path_fd)
 
 
-def _refuse_shared(directory_fd: int, directory: str) -> None:
+def _reopen(directory_fd: int) -> None:
+    """Lets us reach the names in a directory of ours that a run has shut."""
     found = os.fstat(directory_fd)
-    owned = found.st_uid in (0, os.geteuid())
-    if owned and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return
-    os.close(directory_fd)
-    raise SocketDirectoryError(
-        f"socket directory {directory!r} has owner {found.st_uid} and mode "
-        f"{stat.S_IMODE(found.st_mode):04o}: others could replace the socket",
-        "chown it to the broker's account and chmod it to 0750",
-    )
+    if found.st_uid == os.geteuid() and found.st_mode & 0o700 != 0o700:
+        os.fchmod(directory_fd, DIRECTORY_MODE)
+
+
+def _owner_and_mode(found: os.stat_result) -> str:
+    return f"owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}"
 
 
 def lock(directory_fd: int, directory: str) -> int:
     """Takes the directory's lock; returns the descriptor that holds it as long as it is open."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock_fd = os.open(LOCK_NAME, flags, 0o600, dir_fd=directory_fd)
+    try:
+        lock_fd = _open_lock(directory_fd)
+    except OSError as error:
+        raise SocketDirectoryError(
+            f"cannot open {LOCK_NAME} in {directory!r}: {error.strerror}",
+            "look at what it is and who made it, then remove it while no broker serves there",
+        ) from error
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -114,6 +150,15 @@ def lock(directory_fd: int, directory: str) -> int:
             "stop it first, or give this one another `socket` in broker.toml",
         ) from error
     return lock_fd
+
+
+def _open_lock(directory_fd: int) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(LOCK_NAME, flags, 0o600, dir_fd=directory_fd)
+    except PermissionError:  # a run may have shut it
+        restore_file(LOCK_NAME, 0o600, directory_fd)
+        return os.open(LOCK_NAME, flags, 0o600, dir_fd=directory_fd)
 
 
 def listen_unix(directory_fd: int, name: str, group_id: int | None) -> UnixListener:

@@ -47,6 +47,7 @@ from broker.chain import (
     segments,
     walk,
 )
+from broker.directories import open_own
 
 RESERVE_BYTES = 1 << 20
 LAZY_S = 0.05
@@ -152,8 +153,11 @@ class LogFile:
         self.mark(closed=True)
 
     def close(self) -> None:
-        for fd in (self._log_fd, self._head_fd, self._directory_fd):
-            os.close(fd)
+        fds = self._log_fd, self._head_fd, self._directory_fd
+        self._log_fd = self._head_fd = self._directory_fd = -1
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
 
     def _write_head(self, *, closed: bool) -> None:
         os.pwrite(self._head_fd, Head(self._last, closed).line(), 0)
@@ -200,12 +204,8 @@ def _open_directory(directory: Path) -> int:
     """Opens the audit directory, 0700 and ours, and locks it."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
-    path_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    path_fd = open_own(directory, 0o700)
     try:
-        owner = os.fstat(path_fd).st_uid
-        if owner != os.geteuid():
-            raise PermissionError(f"it belongs to uid {owner}, the broker runs as {os.geteuid()}")
-        os.chmod(f"/proc/self/fd/{path_fd}", 0o700)
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
     finally:
         os.close(path_fd)

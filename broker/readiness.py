@@ -150,17 +150,40 @@ def _identity(path: str) -> Identity:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+def is_thrown(kill_switch: str | os.PathLike[str]) -> bool:
+    """Whether there is any file of this name, whatever it is.
+
+    Only "there is none" is off: a run can shut the directory of a user's broker (chmod(2)), and
+    must not so hide the switch.
+    """
+    try:
+        os.lstat(kill_switch)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 class Readiness:
     """The floors while serving, by name: true where one holds.  `draining` is set once."""
 
     def __init__(
-        self, *, proof: Proof, audit: Audit, kill_switch: str, ceiling: Callable[[], Ceiling]
+        self,
+        *,
+        proof: Proof,
+        audit: Audit,
+        kill_switch: str,
+        ceiling: Callable[[], Ceiling],
+        log_failed: Callable[[], None],
     ) -> None:
+        """`log_failed` is called whenever records are seen not to be writable."""
         self.draining = False
         self._proof = proof
         self._audit = audit
         self._kill_switch = kill_switch
         self._ceiling = ceiling
+        self._log_failed = log_failed
         self._checked_at = 0.0
         self._checks: dict[str, bool] = {}
 
@@ -191,10 +214,12 @@ class Readiness:
         self.checks()
 
     def killed(self) -> bool:
-        """Whether the operator's kill switch is on: any file of its name, whatever it is."""
-        return os.path.lexists(self._kill_switch)
+        """Whether the operator's kill switch is on."""
+        return is_thrown(self._kill_switch)
 
     def _look(self) -> dict[str, bool]:
+        if self._audit.failure is not None:
+            self._log_failed()
         return {
             "helper_selftest": self._proof.holds(),
             "socket_classes": True,  # nothing was served before it held
@@ -211,6 +236,7 @@ class Readiness:
         if self.killed():
             return FeatureDisabledError(Reason.KILL_SWITCH.value)
         if self._audit.failure is not None:
+            self._log_failed()
             return AuditUnavailableError()
         if not self.checks()["helper_selftest"]:
             return NotReadyError(["helper_selftest"])

@@ -10,6 +10,7 @@ from broker.ceiling import Ceiling
 from broker.client import Client, ClientError
 from broker.config import Settings, load_ceiling, load_secrets
 from broker.gate import access_words
+from broker.readiness import is_thrown
 from broker.startup import StartupError
 
 SHOWN_ROOTS = 20
@@ -24,7 +25,7 @@ def collect(settings: Settings) -> dict[str, Any]:
         "broker": {"socket": settings.socket, "tcp": settings.tcp, **answer},
         "ceiling": {"file": str(settings.ceiling_file), **_ceiling(ceiling)},
         "secret": _secret(settings),
-        "kill_switch": os.path.lexists(settings.kill_switch),
+        "kill_switch": is_thrown(settings.kill_switch),
         "audit": str(settings.audit_dir),
     }
 

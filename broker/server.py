@@ -19,22 +19,24 @@ import logging
 import os
 import pwd
 import signal
-import stat
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import uvloop
 
-from broker import __version__, listen, process, reach
+from broker import __version__, listen, process, reach, startup
 from broker.app import DEFAULT_HEADERS, App, AuditIds, Verifier
 from broker.audit import Audit
 from broker.ceiling import Ceiling
 from broker.chain import Field
 from broker.config import Settings, load_ceiling, load_secrets
+from broker.directories import open_own
 from broker.errors import AuditUnavailableError
 from broker.gate import Account, Gate, name_fields, root_fields
 from broker.model import Confinement, Limits, RunReason
+from broker.operations import OPERATIONS
 from broker.readiness import Proof, Readiness, Selftest, helper_path
 from broker.runs.pool import RunnerPool
 from broker.service import Kernel, Service
@@ -49,6 +51,8 @@ ANSWER_S = 15.0
 
 FLUSH_S = 2.0
 """For a client to take the end of its answer."""
+
+MEND_AGAIN_S = 2.0
 
 REACH_LIMITS = Limits(
     timeout_ms=10_000, grace_ms=100, head_bytes=reach.MAX_REPORT_BYTES, tail_bytes=0,
@@ -70,6 +74,7 @@ def serve(settings: Settings) -> None:
         opened.callback(os.close, directory_fd)
         opened.callback(os.close, listen.lock(directory_fd, os.path.dirname(settings.socket)))
         listen.refuse_occupied(directory_fd, name)
+        restore_state(settings.state_dir)
         make_scratch(settings.scratch_dir)
         selftest = opened.enter_context(Selftest(helper_path()))
         ceiling = load_ceiling(settings)
@@ -78,7 +83,13 @@ def serve(settings: Settings) -> None:
         opened.callback(audit.close)
         daemon = Daemon(settings, audit, proof, ceiling, secrets)
         daemon.notify = functools.partial(process.sd_notify, notify_socket)
-        uvloop.run(daemon.serve(directory_fd, name))
+        try:
+            uvloop.run(daemon.serve(directory_fd, name))
+        except AuditUnavailableError as error:
+            raise startup.AuditUnavailableError(
+                f"cannot write audit log {str(settings.audit_dir)!r}: {error.__cause__}",
+                "make space on its disk",
+            ) from error
 
 
 class Daemon:
@@ -97,6 +108,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._mend_at = 0.0
 
     async def serve(self, directory_fd: int, name: str) -> None:
         """Proves, listens, serves, drains."""
@@ -126,6 +138,7 @@ class Daemon:
             audit=self._audit,
             kill_switch=str(self._settings.kill_switch),
             ceiling=lambda: self._gate.ceiling,
+            log_failed=self._mend_log,
         )
         self._service = Service(
             audit=self._audit,
@@ -187,6 +200,7 @@ class Daemon:
             self._ids.next,
             DEFAULT_HEADERS,
             HttpLimits(connections=self._settings.max_connections),
+            public=frozenset(row.path.encode() for row in OPERATIONS if not row.authenticated),
         )
         listener = listen.listen_unix(directory_fd, name, self._settings.socket_group)
         open_now.callback(listener.unlink)
@@ -267,6 +281,25 @@ class Daemon:
             log.info("read ceiling and secrets again")
             log_ceiling(ceiling)
 
+    def _mend_log(self) -> None:
+        """Opens a log that failed again, once in a while, and never under a run that is on."""
+        now = time.monotonic()
+        if now < self._mend_at or not self._service.is_idle():
+            return
+        self._mend_at = now + MEND_AGAIN_S
+        task = asyncio.get_running_loop().create_task(self._mend_log_now())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _mend_log_now(self) -> None:
+        try:
+            await asyncio.to_thread(self._audit.reopen)
+        except startup.AuditUnavailableError as error:
+            log.error("nothing runs: %s; %s", error, error.fix)
+        else:
+            log.warning("the log can be written again")
+            self._readiness.refresh()
+
     @contextmanager
     def _kill_switch_watched(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Setting the kill switch ends the runs that are on; each new one looks for itself."""
@@ -298,18 +331,32 @@ class Daemon:
 def make_scratch(directory: Path) -> None:
     """The directory of the runs' private directories: ours, 0700.  Raises SettingsRefusedError."""
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        os.close(open_own(directory, 0o700))
     except OSError as error:
         raise SettingsRefusedError(
-            f"cannot make scratch directory {str(directory)!r}: {error.strerror}",
-            "run `host-broker init`, or set `scratch_dir` in broker.toml",
+            f"cannot use scratch directory {str(directory)!r}: {error.strerror}",
+            "make it a directory of the broker's account with mode 0700, as `host-broker init` "
+            "does, or set `scratch_dir` in broker.toml",
         ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+
+
+def restore_state(directory: Path) -> None:
+    """The directory of the records, 0700 again.  Raises SettingsRefusedError.
+
+    It may be another's who made our directories in it, and need not exist if none is in it.
+    """
+    try:
+        if directory.lstat().st_uid == os.geteuid():
+            os.close(open_own(directory, 0o700))
+    except FileNotFoundError:
+        return
+    except OSError as error:
         raise SettingsRefusedError(
-            f"scratch directory {str(directory)!r} is not a directory of ours with mode 0700",
-            f"move it away, or chmod 0700 {str(directory)!r}",
-        )
+            f"cannot use state directory {str(directory)!r}: {error.strerror}",
+            f"look at who changed it, then chmod 0700 {str(directory)!r}",
+        ) from error
 
 
 class Nobody:

@@ -130,6 +130,10 @@ class Service:
         """Requests to run that are being decided about or running."""
         return self._places
 
+    def is_idle(self) -> bool:
+        """Whether no run is on, so that no outcome is still to be recorded."""
+        return not self._runs
+
     def end_all(self, reason: RunReason) -> None:
         """Ends every run that is on: TERM, grace, KILL."""
         for cancellation in tuple(self._runs):

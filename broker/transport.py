@@ -8,14 +8,19 @@ upgrades, and refusals that are problem documents.  Routing and authentication a
 Theory of operation.  Bytes go into the parser, whose callbacks move the connection through its
 stages:
 
-    HEADERS → BODY → ANSWERING → IDLE → HEADERS …            any → LINGER → closed
+    HEADERS → BODY → ANSWERING → SENDING → IDLE → HEADERS …      any → LINGER → closed
 
-At the end of the headers the handler decides: it may answer at once (the body is then dropped), or
-take the request, and gets the body when it is whole.  There is one request in hand at a time.  The
-stage also says what the connection waits for, and so how long it may; one timer serves them all.
+At the end of the headers the handler decides: it may answer at once, which ends the connection, or
+take the request, and gets the body when it is whole.  There is one request in hand at a time, until
+the kernel has its whole answer: until then nothing is read, so a client that does not read its
+answers costs one of them.  The stage also says what the connection waits for, and so how long it
+may: in all, not for each byte; one timer serves them all.
 
-A refusal here ends the connection.  What the client still sends is read and dropped for a moment,
-so that it gets to see the answer instead of a reset (unix(7): closing with unread data resets).
+A refusal ends the connection.  What the client still sends is read and dropped for a moment, so
+that it gets to see the answer instead of a reset (unix(7): closing with unread data resets).
+
+A connection holds one of a limited number of places.  Those on which no request was authenticated
+give theirs up to a new connection, so that callers without the secret cannot keep others out.
 """
 
 from __future__ import annotations
@@ -59,13 +64,17 @@ _ONCE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What a connection may use.  `keep_alive_s` is for the quiet time between two requests."""
+    """What a connection may use.
+
+    `body_timeout_s` is for all of a body.  `keep_alive_s` is for the quiet time between two
+    requests, and for a client that takes nothing of its answer.
+    """
 
     header_bytes: int = 16 * 1024
     body_bytes: int = 1024 * 1024
     connections: int = 256
     header_timeout_s: float = 10.0
-    body_idle_s: float = 30.0
+    body_timeout_s: float = 30.0
     keep_alive_s: float = 75.0
     linger_s: float = 2.0
 
@@ -77,7 +86,8 @@ class _Stage(enum.Enum):
     HEADERS = "headers"
     BODY = "body"
     ANSWERING = "answering"
-    LINGER = "linger"  # refused: the rest is dropped
+    SENDING = "sending"  # answered, but the kernel has not taken all of it
+    LINGER = "linger"  # nothing more is answered: what comes is dropped
 
 
 class _RefusedError(Exception):
@@ -123,13 +133,20 @@ Finish = Callable[[bytes], Coroutine[Any, Any, None] | None]
 
 @dataclass(slots=True)
 class HttpServer:
-    """What the connections of a server share.  `headers` are sent with every reply."""
+    """What the connections of a server share.
+
+    `headers` are sent with every reply.  `public` are the paths the handler takes requests for
+    without a secret: a request taken for any other proves that its sender has it.
+    """
 
     handler: Handler
     next_audit_id: Callable[[], str]
     headers: Headers
     limits: HttpLimits = HttpLimits()
-    connections: set[HttpConnection] = field(default_factory=set)
+    public: frozenset[bytes] = frozenset()
+    connections: set[HttpConnection] = field(default_factory=set)  # those with a place
+    unproven: dict[HttpConnection, None] = field(default_factory=dict)  # of them, oldest first
+    turned_away: set[HttpConnection] = field(default_factory=set)  # being told that none is free
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -137,11 +154,28 @@ class HttpServer:
         """For create_server()."""
         return HttpConnection(self)
 
+    def admit(self, connection: HttpConnection) -> bool:
+        """Gives it a place, if need be that of the oldest that nobody needs to miss."""
+        if len(self.connections) >= self.limits.connections:
+            evicted = next((other for other in self.unproven if other.evict()), None)
+            if evicted is None:
+                return False
+            self.forget(evicted)
+        self.connections.add(connection)
+        self.unproven[connection] = None
+        return True
+
+    def forget(self, connection: HttpConnection) -> None:
+        self.connections.discard(connection)
+        self.unproven.pop(connection, None)
+        self.turned_away.discard(connection)
+        self.quiet.set()
+
     async def close_connections(self) -> None:
         """Closes each connection once it is idle; returns when there is none."""
         for connection in tuple(self.connections):
             connection.close_when_answered()
-        while self.connections:
+        while self.connections or self.turned_away:
             self.quiet.clear()
             await self.quiet.wait()
 
@@ -157,9 +191,9 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
         self._stage = _Stage.HEADERS
-        self._deadline_s = 0.0
-        self._deadline_stage = _Stage.IDLE
+        self._deadline_s = 0.0  # of this stage; 0 if it has none, or none yet
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent = 0  # bytes that the kernel has not taken, as of the last look
         self._last = False  # no further request is taken
         # Of the request in hand:
         self._url = b""
@@ -178,21 +212,22 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=0)  # any unsent byte pauses
         self.peer = _peer_of(transport)
-        self._server.connections.add(self)
-        if len(self._server.connections) > 2 * self._limits.connections:
-            self._transport.abort()  # too many even to be told why
-        elif len(self._server.connections) > self._limits.connections:
+        if self._server.admit(self):
+            self._watch()
+        elif len(self._server.turned_away) < self._limits.connections:
+            self._server.turned_away.add(self)
             self._refuse(BusyError("connection"))
         else:
-            self._watch()
+            self._stage = _Stage.LINGER
+            self._transport.abort()  # too many even to be told why
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._stage = _Stage.LINGER
-        self._server.connections.discard(self)
-        self._server.quiet.set()
+        self._server.forget(self)
         self._tell_lost()
 
     def eof_received(self) -> None:
@@ -214,6 +249,28 @@ class HttpConnection(asyncio.Protocol):
             self._count_raw(len(data))
         self._watch()
 
+    def pause_writing(self) -> None:
+        """Not all of what was written could be sent: until it is, no further request is read."""
+        self._unsent = self._transport.get_write_buffer_size()
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._unsent = 0
+        self._transport.resume_reading()
+        if self._stage is _Stage.SENDING:
+            self._enter(_Stage.IDLE)
+        elif self._stage is _Stage.LINGER:
+            self._deadline_s = 0.0  # the moment begins when the answer is out
+        self._watch()
+
+    def evict(self) -> bool:
+        """Closes it for another, unless a request is being served."""
+        if self._stage is _Stage.ANSWERING:
+            return False
+        self._stage = _Stage.LINGER
+        self._transport.abort()
+        return True
+
     def when_lost(self, act: Callable[[], None] | None) -> None:
         """Calls `act` once when the client has gone, at once if it has; None forgets it."""
         self._on_lost = act
@@ -232,16 +289,19 @@ class HttpConnection(asyncio.Protocol):
         self._keep_alive = False
         if self._stage is _Stage.IDLE or (self._stage is _Stage.HEADERS and not self._url):
             self._transport.close()
+        elif self._stage is _Stage.SENDING:
+            self._end()
 
     # ---- the parser ----
 
     def on_message_begin(self) -> None:
-        if self._stage is _Stage.ANSWERING:
-            # Nobody needs it, and a client that has left could not be noticed behind its queue.
+        if self._stage in (_Stage.ANSWERING, _Stage.SENDING):
+            # Nobody needs it; a client that has left could not be noticed behind its queue, and
+            # the answers to one that does not read would pile up.
             raise _RefusedError(BadRequestError("a second request before the answer to the first"))
         if not self._keep_alive:
             raise _RefusedError(BadRequestError("a request after the last one"))
-        self._stage = _Stage.HEADERS
+        self._enter(_Stage.HEADERS)
         self._url = b""
         self._headers = {}
         self._body = []
@@ -265,7 +325,7 @@ class HttpConnection(asyncio.Protocol):
         self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        self._stage = _Stage.BODY
+        self._enter(_Stage.BODY)
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise _RefusedError(BadRequestError("HTTP version is not 1.1"))
@@ -280,10 +340,11 @@ class HttpConnection(asyncio.Protocol):
         self._begun = True
         head = Head(self._parser.get_method().decode("ascii"), path, query, self._headers)
         self._finish = self._server.handler.begin(self, head)
-        if (
-            self._finish is not None
-            and self._headers.get(b"expect", b"").lower() == b"100-continue"
-        ):
+        if self._finish is None:
+            return
+        if path not in self._server.public:
+            self._server.unproven.pop(self, None)
+        if self._headers.get(b"expect", b"").lower() == b"100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _refuse_body(self) -> None:
@@ -301,13 +362,10 @@ class HttpConnection(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._stage is _Stage.LINGER:
-            return
-        if self._finish is None:
-            self._stage = _Stage.IDLE
-            return
-        self._stage = _Stage.ANSWERING
         finish, self._finish = self._finish, None
+        if self._stage is _Stage.LINGER or finish is None:
+            return
+        self._enter(_Stage.ANSWERING)
         answering = finish(b"".join(self._body))
         self._body = []
         if answering is not None:
@@ -328,33 +386,39 @@ class HttpConnection(asyncio.Protocol):
 
     # ---- time ----
 
+    def _enter(self, stage: _Stage) -> None:
+        """The time of a stage begins with it; more bytes for the same one do not extend it."""
+        if stage is not self._stage:
+            self._stage = stage
+            self._deadline_s = 0.0
+
     def _watch(self) -> None:
-        """Sets the deadline for what the connection waits for now.
+        """Sets the deadline for what the connection waits for now, if that is not done.
 
         A timer that is armed for earlier is left alone: it looks again when it fires.  So a request
         that comes in one piece touches no timer.
         """
+        if self._deadline_s:
+            return
         allowed_s = self._allowed_s()
         if allowed_s is None:
-            self._deadline_s = 0.0
             return
-        if self._stage is self._deadline_stage is _Stage.HEADERS and self._deadline_s:
-            return  # counts from the first byte
-        deadline_s = self._loop.time() + allowed_s
-        self._deadline_s, self._deadline_stage = deadline_s, self._stage
-        if self._timer is None or self._timer.when() > deadline_s:
-            self._arm(deadline_s)
+        if self._unsent:
+            self._unsent = self._transport.get_write_buffer_size()
+        self._deadline_s = self._loop.time() + allowed_s
+        if self._timer is None or self._timer.when() > self._deadline_s:
+            self._arm(self._deadline_s)
 
     def _allowed_s(self) -> float | None:
         match self._stage:
             case _Stage.HEADERS:
                 return self._limits.header_timeout_s
             case _Stage.BODY:
-                return self._limits.body_idle_s
-            case _Stage.IDLE:
+                return self._limits.body_timeout_s
+            case _Stage.IDLE | _Stage.SENDING:
                 return self._limits.keep_alive_s
             case _Stage.LINGER:
-                return self._limits.linger_s
+                return self._limits.keep_alive_s if self._unsent else self._limits.linger_s
             case _Stage.ANSWERING:
                 return None
 
@@ -373,8 +437,11 @@ class HttpConnection(asyncio.Protocol):
             limit_s = self._limits.header_timeout_s
             self._refuse(RequestTimeoutError(f"headers: not complete after {limit_s:g} s"))
         elif self._stage is _Stage.BODY:
-            limit_s = self._limits.body_idle_s
-            self._refuse(RequestTimeoutError(f"body: nothing came for {limit_s:g} s"))
+            limit_s = self._limits.body_timeout_s
+            self._refuse(RequestTimeoutError(f"body: not complete after {limit_s:g} s"))
+        elif self._transport.get_write_buffer_size() < self._unsent:
+            self._deadline_s = 0.0  # slow, but it reads its answer
+            self._watch()
         else:
             self._transport.abort()  # quiet, or not even reading what it asked for
 
@@ -383,16 +450,19 @@ class HttpConnection(asyncio.Protocol):
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Writes the whole reply to the request in hand, in one piece.
 
-        Without effect where the client has gone or the request was refused meanwhile.
+        Without effect where the client has gone or the request was refused meanwhile.  An answer
+        to the headers alone ends the connection: nobody is held to end a body that nobody wants.
         """
         if self._answered or self._stage is _Stage.LINGER:
             return
         self._answered = True
+        if self._stage is _Stage.BODY:
+            self._keep_alive = False
         self._transport.write(self._reply(status, headers, body, close=not self._keep_alive))
         if not self._keep_alive:
             self._end()
-        elif self._stage is _Stage.ANSWERING:
-            self._stage = _Stage.IDLE
+        else:
+            self._enter(_Stage.SENDING if self._unsent else _Stage.IDLE)
             self._watch()
 
     def _reply(self, status: int, headers: Headers, body: bytes, *, close: bool) -> bytes:
@@ -421,7 +491,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _end(self) -> None:
         """Says that nothing follows, and drops what still comes for a moment."""
-        self._stage = _Stage.LINGER
+        self._enter(_Stage.LINGER)
         self._raw_bytes = 0
         if self._transport.is_closing():
             return

@@ -420,7 +420,7 @@ def test_the_protocol_has_the_limits_of_the_parser() -> None:
         limits.body_bytes,
         limits.keep_alive_s,
         limits.header_timeout_s,
-        limits.body_idle_s,
+        limits.body_timeout_s,
         ceiling.CeilingLimits().max_runs,
     ):
         assert re.search(rf"\b{round(number)}\b", part), number

@@ -15,6 +15,8 @@ import secrets
 import shutil
 import subprocess
 
+from broker.directories import open_own
+
 _NAME = re.compile(rb"run-[0-9a-f]{8}")
 
 
@@ -34,11 +36,16 @@ class Scratch:
         try:
             os.mkdir(path, 0o700)
         except PermissionError:
-            # A run of our account may change the mode of the base: Landlock has no right for it.
-            os.chmod(self._base, 0o700)
+            self._reopen_base()
             os.mkdir(path, 0o700)
         self.path = path
         self._fresh = _identity(path)
+
+    def _reopen_base(self) -> None:
+        """A run may have shut the base, or the directory of ours that it is in (chmod(2))."""
+        with contextlib.suppress(OSError):  # another's, which no run can change
+            os.close(open_own(os.path.dirname(self._base), 0o750, fits=0o7777))
+        os.close(open_own(self._base, 0o700))
 
     def untouched(self) -> bool:
         """Whether the run left it exactly as it was."""

@@ -466,6 +466,7 @@ def test_a_power_cut_is_no_alarm(
 FILL_THE_DISK = """
     import asyncio, os, resource, sys
     from pathlib import Path
+    from broker import startup
     from broker.audit import Audit
     from broker.errors import AuditUnavailableError
 
@@ -490,16 +491,28 @@ FILL_THE_DISK = """
         except AuditUnavailableError as error:
             refusals += error.__cause__ is cause
     print(done, cause.errno, refusals, audit.failure is cause)
+    if sys.argv[2] == "EFBIG":
+        try:
+            audit.reopen()
+        except startup.AuditUnavailableError as error:
+            print("still", error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        audit.reopen()
+        print(audit.failure, audit.append_blocking("test.event", {}))
     audit.close()
 """
 
 
 def test_after_a_failed_write_every_append_fails_until_the_log_is_reopened(tmp_path: Path) -> None:
-    done, errno_, refusals, same = output_of(FILL_THE_DISK, tmp_path / "audit", "EFBIG").split()
+    told = output_of(FILL_THE_DISK, tmp_path / "audit", "EFBIG").splitlines()
+    done, errno_, refusals, same = told[0].split()
     assert (int(errno_), int(refusals), same) == (27, 2, b"True")
+    assert told[1].startswith(b"still cannot write audit log")
+    failure, seq = told[2].split()
+    assert failure == b"None"
     verdict = chain.verify(tmp_path / "audit")
     assert verdict.ok
-    assert verdict.last_seq >= int(done) > 10
+    assert verdict.last_seq >= int(seq) > int(done) > 10
     audit = Audit.open(tmp_path / "audit")
     assert audit.append_blocking("test.event", {}) > int(done)
     audit.close()

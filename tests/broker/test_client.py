@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +22,25 @@ from broker.client import (
     BrokenReplyError,
     Client,
     RefusedError,
+    StrangerError,
     UnreachableError,
     exec_request,
 )
+from tests.support.kernel import require_root
+from tests.support.process import ORDINARY_UID
 
 SECRET = "s3cret" * 8
-RESULT = {
+STREAM = {"total_bytes": 3, "head_bytes": 3, "tail_bytes": 0}
+RESULT: dict[str, Any] = {
     "reason": "exited",
     "exit": {"code": 0, "signal": None, "core": False, "shell_code": 0},
     "timed_out": False,
-    "stdout": {"encoding": "utf8", "text": "é\n", "truncated": False},
-    "stderr": {"encoding": "base64", "b64": "/w==", "truncated": True},
+    "stdout": {"encoding": "utf8", "text": "é\n", "truncated": False, **STREAM},
+    "stderr": {"encoding": "base64", "b64": "/w==", "truncated": True, **STREAM},
     "confinement": {"mode": "sandboxed"},
+    "environment": {"base": "minimal", "stripped": []},
+    "duration_ms": 3,
+    "orphans_killed": 0,
 }
 
 
@@ -130,6 +141,31 @@ BROKEN = [
     ("a length that is none", b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\n{}"),
     ("a length beyond reason", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n{}"),
     ("not HTTP", b"SSH-2.0-OpenSSH\r\n\r\n"),
+    (
+        "a status in another script",
+        "HTTP/1.1 ²²² x\r\nContent-Length: 2\r\n\r\n{}".encode("latin-1"),
+    ),
+    (
+        "a length in another script",
+        "HTTP/1.1 200 x\r\nContent-Length: ²\r\n\r\n{}".encode("latin-1"),
+    ),
+    (
+        "a length of many digits",
+        b"HTTP/1.1 200 x\r\nContent-Length: " + b"0" * 5000 + b"\r\n\r\n{}",
+    ),
+    ("JSON without end", b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200_000),
+    ("an empty object", reply({})),
+    *[(f"no {name}", reply({k: v for k, v in RESULT.items() if k != name})) for name in RESULT],
+    *[(f"another kind of {name}", reply(RESULT | {name: []})) for name in RESULT],
+    *[(f"an empty {name}", reply(RESULT | {name: {}})) for name in RESULT],
+    ("base64 that is none", reply(RESULT | {"stdout": RESULT["stderr"] | {"b64": "=x"}})),
+    ("half a surrogate", reply(RESULT | {"stdout": RESULT["stdout"] | {"text": "\ud800"}})),
+    (
+        "a stream without its text",
+        reply(RESULT | {"stdout": RESULT["stderr"] | {"encoding": "utf8"}}),
+    ),
+    ("a refusal that is none", reply({}, "403 Forbidden")),
+    ("a refusal with odd details", reply({"code": "no", "details": "x"}, "403 Forbidden")),
     ("not JSON", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"),
     ("not an object", reply([])),
     ("a head without end", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000),
@@ -143,6 +179,104 @@ def test_a_reply_that_is_not_whole_is_never_a_result(
     canned([data])
     with pytest.raises(BrokenReplyError):
         client.exec(["true"])
+
+
+@pytest.mark.parametrize("document", [{}, {"checks": {}}, {"ready": True, "checks": []}])
+def test_what_is_no_readiness_and_no_plan_is_broken(
+    canned: Callable[..., Canned], client: Client, document: dict[str, Any]
+) -> None:
+    canned([reply(document), reply(document)])
+    with pytest.raises(BrokenReplyError):
+        client.ready()
+    with pytest.raises(BrokenReplyError):
+        client.plan(["true"])
+
+
+class Strangers:
+    """Listens as another account in a place of its own; what came in is in `requests`."""
+
+    def __init__(self, directory: Path) -> None:
+        require_root()
+        directory.mkdir(mode=0o755)
+        os.chown(directory, ORDINARY_UID, ORDINARY_UID)
+        self.path = directory / "broker.sock"
+        self.requests: list[bytes] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        os.seteuid(ORDINARY_UID)
+        try:
+            self._listener.listen()  # SO_PEERCRED tells who did this (unix(7))
+        finally:
+            os.seteuid(0)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            self.requests.append(read_request(connection))
+            if self.requests[0]:
+                connection.sendall(reply(RESULT))
+
+    def end(self) -> list[bytes]:
+        self._thread.join(10)
+        self._listener.close()
+        return self.requests
+
+
+@pytest.fixture
+def tmp(tmp_path: Path) -> Iterator[Path]:
+    """A place like /tmp, below directories that only root can write."""
+    with tempfile.TemporaryDirectory(dir="/run" if os.geteuid() == 0 else tmp_path) as base:
+        os.chmod(base, 0o755)
+        place = Path(base) / "tmp"
+        place.mkdir()
+        place.chmod(0o1777)
+        yield place
+
+
+@pytest.mark.parametrize("way", ["", "link", "relative link", "..", "relative"])
+def test_nothing_is_sent_to_a_stranger_who_came_first(
+    tmp: Path, secret_file: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strangers = Strangers(tmp / "host-broker-0")
+    path = str(strangers.path)
+    if way == "link":
+        (tmp.parent / "way").symlink_to(tmp / "host-broker-0")
+        path = str(tmp.parent / "way" / "broker.sock")
+    elif way == "relative link":
+        (tmp.parent / "way").symlink_to("./tmp/../tmp/host-broker-0/broker.sock")
+        path = str(tmp.parent / "way")
+    elif way == "..":
+        path = f"{tmp}/host-broker-0/../host-broker-0/broker.sock"
+    elif way == "relative":
+        monkeypatch.chdir(strangers.path.parent)
+        path = "broker.sock"
+    words = rf"uid {ORDINARY_UID} listens.*nothing was sent"
+    with (
+        Client(socket_path=path, secret_file=secret_file) as client,
+        pytest.raises(StrangerError, match=words),
+    ):
+        client.exec(["true"])
+    assert strangers.end() == [b""]
+
+
+def test_another_account_serves_in_a_place_that_not_everybody_can_write(
+    tmp: Path, secret_file: str
+) -> None:
+    """As the system's broker does, also where its account has no name: in a container."""
+    service = Strangers(tmp.parent / "host-broker")
+    with Client(socket_path=str(service.path), secret_file=secret_file) as client:
+        assert client.exec(["true"]).exit_code == 0
+    assert len(service.end()) == 1
+
+
+def test_our_own_broker_may_be_anywhere(
+    canned: Callable[..., Canned], client: Client, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o1777)
+    canned([reply(RESULT)])
+    assert client.exec(["true"]).exit_code == 0
 
 
 def test_a_refusal_carries_its_problem(canned: Callable[..., Canned], client: Client) -> None:
@@ -263,3 +397,41 @@ def test_importing_it_loads_nothing_slow() -> None:
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert slow.isdisjoint(done.stdout.split())
+
+
+def test_it_waits_for_a_place_in_a_full_queue(tmp_path: Path, secret_file: str) -> None:
+    """A Unix socket says EAGAIN at once to whoever connects without waiting."""
+    path = tmp_path / "full"
+    answers: list[object] = []
+
+    def ask() -> None:
+        with Client(socket_path=str(path), secret_file=secret_file) as client:
+            answers.append(client.ready())
+
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as fillers:
+        listener.bind(str(path))
+        listener.listen(0)
+        filled = 0
+        while filled == 0:
+            filler = fillers.enter_context(socket.socket(socket.AF_UNIX))
+            filler.setblocking(False)
+            filled = filler.connect_ex(str(path))
+        assert filled == errno.EAGAIN
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while asking.is_alive() and not is_connecting(asking):
+            pass
+        fillers.close()
+        while asking.is_alive():
+            with listener.accept()[0] as connection:
+                if connection.recv(1) == b"G":
+                    read_request(connection)
+                    connection.sendall(reply({"ready": True, "checks": {}}))
+                    break
+        asking.join(60)
+    assert answers == [{"ready": True, "checks": {}}]
+
+
+def is_connecting(thread: threading.Thread) -> bool:
+    """Whether it is inside of connect(2), number 42 on x86-64 (proc_pid_syscall(5))."""
+    return Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().startswith("42 ")

@@ -23,6 +23,8 @@ from broker.startup import (
     SocketOccupiedError,
     SocketPathTooLongError,
 )
+from tests.support.kernel import require_root
+from tests.support.process import as_ordinary_user, ordinary_directory
 
 
 @pytest.fixture
@@ -129,6 +131,19 @@ def test_only_our_own_inode_is_unlinked(directory: tuple[Path, int]) -> None:
         assert os.listdir(place) == []
 
 
+def test_the_socket_leaves_a_directory_that_a_run_has_shut() -> None:
+    with ordinary_directory() as place:
+
+        def left() -> tuple[bool, list[str], int]:
+            directory_fd = os.open(place, os.O_RDONLY)
+            with (listener := listen.listen_unix(directory_fd, "broker.sock", None)).sock:
+                place.chmod(0)
+                removed = listener.unlink()
+                return removed, os.listdir(place), stat.S_IMODE(place.stat().st_mode)
+
+        assert as_ordinary_user(left) == (True, [], 0o750)
+
+
 def test_107_bytes_serve_and_108_are_refused_with_both_numbers(tmp_path: Path) -> None:
     place = tmp_path / "d"
     fits = place / ("x" * (107 - len(str(place)) - 1))
@@ -149,18 +164,89 @@ def test_a_long_path_is_refused_before_anything_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "fine"), [(0o700, True), (0o755, True), (0o770, False), (0o1777, False)]
+    ("mode", "after"),
+    [
+        (0o700, 0o700),
+        (0o750, 0o750),
+        (0o755, 0o755),
+        (0o2755, 0o2755),
+        (0o775, 0o750),
+        (0o777, 0o750),
+        (0o1777, 0o750),
+        (0o500, 0o750),
+        (0, 0o750),
+    ],
 )
-def test_a_directory_others_can_write_is_refused(tmp_path: Path, mode: int, fine: bool) -> None:
-    place = tmp_path / "run"
-    place.mkdir()
-    place.chmod(mode)
-    if fine:
-        os.close(listen.open_socket_directory(str(place / "s"))[0])
-        return
-    with pytest.raises(SocketDirectoryError, match=f"mode {mode:04o}") as refused:
-        listen.open_socket_directory(str(place / "s"))
+def test_a_directory_of_ours_gets_its_mode_back(mode: int, after: int) -> None:
+    """A run can change it (chmod(2)), and must not keep the next broker from starting."""
+    with ordinary_directory() as place:
+
+        def opened() -> int:
+            run = place / "host-broker"
+            run.mkdir()
+            run.chmod(mode)
+            directory_fd, _ = listen.open_socket_directory(str(run / "s"))
+            os.close(listen.lock(directory_fd, "there"))
+            os.close(directory_fd)
+            return stat.S_IMODE(run.stat().st_mode)
+
+        assert as_ordinary_user(opened) == after
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(SocketDirectoryError) as refused:
+        listen.open_socket_directory(str(path))
     assert refused.value.exit_status == 81
+    assert refused.value.fix
+    return str(refused.value)
+
+
+def test_a_directory_of_another_or_of_the_system_is_refused_and_left_alone(tmp_path: Path) -> None:
+    require_root()
+    for name, owner, mode in (
+        ("host-broker", 12345, 0o750), ("srv", 0, 0o777), ("tmp", 0, 0o1777),
+    ):  # fmt: skip
+        place = tmp_path / name
+        place.mkdir()
+        place.chmod(mode)
+        os.chown(place, owner, -1)
+        assert repr(str(place)) in refusal(place / "s")
+        assert stat.S_IMODE(place.stat().st_mode) == mode
+
+
+def test_a_directory_of_root_that_others_can_write_is_refused() -> None:
+    assert "mode 1777" in as_ordinary_user(lambda: refusal(Path("/tmp/s")))
+
+
+def test_a_link_in_the_place_of_the_directory_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o750)
+    (tmp_path / "run").symlink_to("real")
+    assert "Not a directory" in refusal(tmp_path / "run" / "s")
+    assert os.listdir(tmp_path / "real") == []
+
+
+@pytest.mark.parametrize(("mode", "fine"), [(0o775, True), (0o1777, True), (0o777, False)])
+def test_nobody_else_may_replace_a_directory_above(tmp_path: Path, mode: int, fine: bool) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(mode)
+    (tmp_path / "link").symlink_to("above")
+    for path in (above / "run" / "s", tmp_path / "link" / "run" / "s", above / "b" / "run" / "s"):
+        if path.parts[-3] == "b":
+            (above / "b").mkdir()
+        if fine:
+            os.close(listen.open_socket_directory(str(path))[0])
+        else:
+            assert f"'{above}' has owner" in refusal(path)
+            assert not path.parent.exists()
+
+
+def test_a_directory_above_of_another_account_is_refused(tmp_path: Path) -> None:
+    require_root()
+    above = tmp_path / "above"
+    above.mkdir()
+    os.chown(above, 12345, -1)
+    assert "has owner 12345" in refusal(above / "run" / "s")
 
 
 def test_a_missing_parent_is_an_error_that_names_the_directory(tmp_path: Path) -> None:
@@ -187,6 +273,44 @@ def test_the_lock_keeps_a_second_instance_out_until_the_first_dies(
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         os.close(listen.lock(directory_fd, str(place)))
+
+
+def test_a_lock_that_a_run_has_shut_is_opened_again() -> None:
+    with ordinary_directory() as place:
+
+        def locked() -> int:
+            path = place / "broker.lock"
+            path.touch()
+            path.chmod(0)
+            directory_fd = os.open(place, os.O_RDONLY)
+            os.close(listen.lock(directory_fd, str(place)))
+            return stat.S_IMODE(path.stat().st_mode)
+
+        assert as_ordinary_user(locked) == 0o600
+
+
+@pytest.mark.parametrize("what", ["a directory", "a symlink", "root's"])
+def test_a_lock_that_is_not_ours_is_refused_and_left_alone(what: str) -> None:
+    with ordinary_directory() as place:
+        path = place / "broker.lock"
+        if what == "a directory":
+            path.mkdir(mode=0)
+        elif what == "a symlink":
+            path.symlink_to("elsewhere")
+        else:
+            require_root()
+            path.touch(0o600)
+        before = path.lstat()
+
+        def refused() -> str:
+            directory_fd = os.open(place, os.O_RDONLY)
+            with pytest.raises(SocketDirectoryError, match=r"cannot open broker\.lock") as error:
+                listen.lock(directory_fd, str(place))
+            return error.value.fix
+
+        assert as_ordinary_user(refused)
+        assert path.lstat() == before
+        assert os.listdir(place) == ["broker.lock"]
 
 
 REFUSED = [

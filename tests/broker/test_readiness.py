@@ -24,7 +24,7 @@ from broker.errors import NotReadyError
 from broker.model import Access, Reason, Root
 from broker.readiness import Proof, Readiness, Selftest
 from broker.startup import HelperMissingError, HelperUnprovedError, StartupError
-from tests.support.process import as_ordinary_user
+from tests.support.process import as_ordinary_user, ordinary_directory
 
 HELPER = str(sandbox.helper_path())
 
@@ -39,12 +39,14 @@ class Floors:
             self.proof = selftest.finish()
         self.audit = Audit.open(base / "audit")
         self.kill_switch = base / "disabled"
+        self.log_failures: list[str] = []
         self.ceiling = Ceiling(roots=(Root(b"/srv", Access.READ),))
         self.readiness = Readiness(
             proof=self.proof,
             audit=self.audit,
             kill_switch=str(self.kill_switch),
             ceiling=lambda: self.ceiling,
+            log_failed=lambda: self.log_failures.append("failed"),
         )
 
 
@@ -114,6 +116,35 @@ def test_the_kill_switch_is_looked_at_for_every_run(floors: Floors) -> None:
     assert floors.readiness.objection() is not None
     floors.kill_switch.unlink()
     assert floors.readiness.objection() is None
+
+
+def test_a_switch_that_cannot_be_looked_for_is_on(floors: Floors) -> None:
+    """A run may shut the directory; only "there is none" is off."""
+    with ordinary_directory() as place:
+
+        def looks() -> list[bool]:
+            switch = place / "config" / "disabled"
+            switch.parent.mkdir()
+            readiness = Readiness(
+                proof=floors.proof,
+                audit=floors.audit,
+                kill_switch=str(switch),
+                ceiling=lambda: floors.ceiling,
+                log_failed=lambda: None,
+            )
+            seen = [readiness.killed()]
+            switch.parent.chmod(0)
+            seen.append(readiness.killed())
+            switch.parent.chmod(0o700)
+            switch.symlink_to("nowhere")
+            seen.append(readiness.killed())
+            switch.unlink()
+            switch.parent.rmdir()
+            switch.parent.touch()
+            seen.append(readiness.killed())
+            return seen
+
+        assert as_ordinary_user(looks) == [False, True, True, True]
 
 
 def test_what_was_seen_stands_for_a_second(floors: Floors, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,30 +7,40 @@ import asyncio
 import contextlib
 import itertools
 import json
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.transport import Finish, Head, HttpConnection, HttpLimits, HttpServer
+from broker.app import App
+from broker.audit import Audit
+from broker.service import Service
+from broker.transport import Finish, Handler, Head, HttpConnection, HttpLimits, HttpServer
 
 DEFAULTS = HttpLimits()
-QUICK = HttpLimits(connections=4, header_timeout_s=0.3, body_idle_s=0.3, keep_alive_s=1)
+QUICK = HttpLimits(connections=4, header_timeout_s=0.3, body_timeout_s=0.3, keep_alive_s=1)
+PUBLIC = frozenset((b"/public", b"/wait", b"/large"))
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
 class Echo:
     """Answers the body's length; /early before there is a body, /wait when the client has left."""
 
-    def __init__(self, client_gone: threading.Event) -> None:
-        self._client_gone = client_gone
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self.waiting = threading.Semaphore(0)
+        self.client_gone = threading.Event()
 
     def begin(self, connection: HttpConnection, head: Head) -> Finish | None:
+        self.begun.append(head.path)
         if head.path == b"/early":
             connection.answer(200, [], b"early")
             return None
@@ -45,8 +55,9 @@ class Echo:
     async def _wait(self, connection: HttpConnection) -> None:
         gone = asyncio.Event()
         connection.when_lost(gone.set)
+        self.waiting.release()
         await gone.wait()
-        self._client_gone.set()
+        self.client_gone.set()
         connection.answer(200, [], b"nobody reads this")
 
     async def _later(self, connection: HttpConnection, body: bytes) -> None:
@@ -54,14 +65,43 @@ class Echo:
         connection.answer(200, [], b"%d" % len(body))
 
 
+class Unrecorded:
+    """Takes the place of the log."""
+
+    def append_lazy(self, kind: str, fields: object) -> None:
+        return
+
+
+class Nobody:
+    def verify(self, authorization: bytes | None) -> bool:
+        return False
+
+
+def lockout() -> Handler:
+    """What answers where nobody has the right secret."""
+    return App(
+        service=cast("Service", None),
+        audit=cast("Audit", Unrecorded()),
+        secrets=Nobody(),
+        next_audit_id=lambda: "a_1",
+    )
+
+
 class Served:
     """The protocol on a Unix socket, on a loop in a thread of its own."""
 
-    def __init__(self, path: str, limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        path: str,
+        limits: HttpLimits,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+        handler: Handler | None = None,
+    ) -> None:
         self.path = path
-        self.client_gone = threading.Event()
+        self.echo = Echo()
+        self._handler = handler or self.echo
         self._limits = limits
-        self._loop = uvloop.new_event_loop()
+        self._loop = new_loop()
         self._started = threading.Event()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run)
@@ -75,7 +115,11 @@ class Served:
     async def _serve(self) -> None:
         ids = itertools.count(1)
         self.http = HttpServer(
-            Echo(self.client_gone), lambda: f"a_{next(ids)}", [(b"x-every", b"reply")], self._limits
+            self._handler,
+            lambda: f"a_{next(ids)}",
+            [(b"x-every", b"reply")],
+            self._limits,
+            public=PUBLIC,
         )
         server = await self._loop.create_unix_server(self.http.connection, self.path)
         self._started.set()
@@ -106,6 +150,40 @@ def read_all(sock: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+def read_one(sock: socket.socket) -> bytes:
+    """One answer, of which nothing was read."""
+    reply = b""
+    while b"\r\n\r\n" not in reply:
+        reply += read_some(sock, 65536)
+    head, _, body = reply.partition(b"\r\n\r\n")
+    size = int(head.partition(b"content-length: ")[2].split()[0])
+    while len(body) < size:
+        body += read_some(sock, size - len(body))
+    return head + b"\r\n\r\n" + body
+
+
+def read_some(sock: socket.socket, size: int) -> bytes:
+    part = sock.recv(size)
+    assert part, "closed"
+    return part
+
+
+def trickle(sock: socket.socket, data: bytes) -> bytes:
+    """Sends it again and again until something comes; returns all that comes."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        for _ in range(1000):
+            if select.select([sock], [], [], 0.01)[0]:
+                return read_all(sock)
+            sock.send(data)
+        pytest.fail("nothing came")
+    return b""
+
+
+def flood(sock: socket.socket, data: bytes) -> None:
+    for _ in range(1000):
+        sock.sendall(data)
+
+
 def problem_of(reply: bytes) -> tuple[int, dict[str, Any]]:
     head, _, body = reply.partition(b"\r\n\r\n")
     assert b"content-type: application/problem+json" in head
@@ -119,8 +197,8 @@ def problem_of(reply: bytes) -> tuple[int, dict[str, Any]]:
 def serve(tmp_path: Path) -> Iterator[Callable[[HttpLimits], Served]]:
     running: list[Served] = []
 
-    def start(limits: HttpLimits = DEFAULTS) -> Served:
-        running.append(Served(str(tmp_path / f"s{len(running)}"), limits))
+    def start(limits: HttpLimits = DEFAULTS, **options: Any) -> Served:
+        running.append(Served(str(tmp_path / f"s{len(running)}"), limits, **options))
         return running[-1]
 
     yield start
@@ -245,26 +323,208 @@ def test_a_quiet_connection_is_closed_without_an_answer(serve: Callable[..., Ser
     assert reply.count(b"HTTP/1.1") == 1
 
 
+def test_a_body_that_trickles_times_out(serve: Callable[..., Served]) -> None:
+    with serve(QUICK).connect() as sock:
+        sock.sendall(POST + b"Content-Length: 2000\r\n\r\n")
+        status, problem = problem_of(trickle(sock, b"x"))
+    assert (status, problem["code"]) == (408, "request_timeout")
+    assert problem["detail"].startswith("body:")
+
+
+def test_headers_that_trickle_time_out(serve: Callable[..., Served]) -> None:
+    with serve(QUICK).connect() as sock:
+        sock.sendall(POST)
+        status, problem = problem_of(trickle(sock, b"A: b\r\n"))
+    assert (status, problem["code"]) == (408, "request_timeout")
+
+
 def test_blank_lines_do_not_keep_a_connection_alive(serve: Callable[..., Served]) -> None:
     with serve(QUICK).connect() as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: b\r\n\r\n")
         assert b"200" in sock.recv(65536)
-        sock.sendall(b"\r\n")
-        assert read_all(sock) == b""
+        assert trickle(sock, b"\r\n") == b""
+
+
+# ---- places ----
+
+GET = b"GET %b HTTP/1.1\r\nHost: b\r\n\r\n"
+
+
+@contextlib.contextmanager
+def connected(served: Served, count: int, data: bytes = b"") -> Iterator[list[socket.socket]]:
+    """That many connections, each of which was answered `data`, or has begun to be."""
+    with contextlib.ExitStack() as opened:
+        socks = [opened.enter_context(served.connect()) for _ in range(count)]
+        for sock in socks:
+            sock.sendall(data)
+            assert not data or sock.recv(1) == b"H"
+        yield socks
+
+
+def ended(sock: socket.socket) -> bool:
+    """Whether it is closed at the other end, now or before the time-out."""
+    with contextlib.suppress(ConnectionResetError):
+        read_all(sock)
+    return True
 
 
 def test_one_connection_too_many_is_told_so(serve: Callable[..., Served]) -> None:
     served = serve(HttpLimits(connections=4))
-    kept = [served.connect() for _ in range(4)]
-    try:
-        for sock in kept:
-            sock.sendall(b"GET / HTTP/1.1\r\nHost: b\r\n\r\n")
-            assert b"200" in sock.recv(65536)
+    with connected(served, 4, GET % b"/") as kept:
         status, problem = problem_of(served.exchange(b""))
         assert (status, problem["code"]) == (503, "busy")
-    finally:
         for sock in kept:
-            sock.close()
+            sock.recv(65536)
+            sock.sendall(GET % b"/")
+            assert b"200" in read_one(sock)
+
+
+def test_beyond_twice_as_many_connections_are_closed_without_an_answer(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(HttpLimits(connections=1, linger_s=60))
+    with connected(served, 1, GET % b"/"), served.connect() as told:
+        assert told.recv(65536).split()[1] == b"503"
+        with served.connect() as sock:
+            assert read_all(sock) == b""
+
+
+def test_who_was_told_that_none_is_free_takes_no_place(serve: Callable[..., Served]) -> None:
+    served = serve(HttpLimits(connections=2, linger_s=60))
+    with connected(served, 2, GET % b"/") as kept, served.connect() as told:
+        assert told.recv(65536).split()[1] == b"503"
+        before = len(served.http.connections)
+        kept[0].close()
+        while len(served.http.connections) == before:
+            continue
+        assert served.exchange(POST + b"\r\n").split()[1] == b"200"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [GET % b"/public", GET % b"/large", GET % b"/early"],
+    ids=["idle", "does not read", "lingers"],
+)
+def test_connections_without_the_secret_make_room_oldest_first(
+    serve: Callable[..., Served], data: bytes
+) -> None:
+    served = serve(HttpLimits(connections=4, linger_s=60))
+    with connected(served, 4, data) as kept, served.connect() as sock:
+        sock.sendall(GET % b"/")
+        assert b"200" in read_one(sock)
+        assert ended(kept[0])
+        assert len(served.http.connections) == 4
+
+
+@pytest.mark.parametrize("data", [b"", POST, POST + b"Content-Length: 9\r\n\r\n"])
+def test_a_new_connection_closes_one_that_has_not_asked_yet(
+    serve: Callable[..., Served], data: bytes
+) -> None:
+    served = serve(HttpLimits(connections=2, body_timeout_s=60, header_timeout_s=60))
+    with connected(served, 1, GET % b"/") as proven, served.connect() as slow:
+        slow.sendall(data.replace(b"/x", b"/public"))
+        assert served.exchange(POST + b"\r\n").split()[1] == b"200"
+        assert ended(slow)
+        proven[0].recv(65536)
+        proven[0].sendall(GET % b"/")
+        assert b"200" in read_one(proven[0])
+
+
+def test_a_connection_that_is_served_is_not_closed_for_another(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(HttpLimits(connections=1))
+    with served.connect() as sock:
+        sock.sendall(GET % b"/wait")
+        assert served.echo.waiting.acquire(timeout=10)
+        assert problem_of(served.exchange(b""))[0] == 503
+        assert not served.echo.client_gone.is_set()
+
+
+# ---- answers ----
+
+
+@pytest.mark.parametrize(
+    "extra", [b"", b"Content-Length: 9\r\n", b"Transfer-Encoding: chunked\r\n"]
+)
+def test_an_answer_to_the_headers_alone_ends_the_connection(
+    serve: Callable[..., Served], extra: bytes
+) -> None:
+    reply = serve().exchange(b"POST /early HTTP/1.1\r\nHost: b\r\n" + extra + b"\r\n")
+    assert b"connection: close\r\n" in reply
+    assert reply.endswith(b"early")
+
+
+def test_without_the_secret_every_answer_ends_the_connection(serve: Callable[..., Served]) -> None:
+    served = serve(handler=lockout())
+    statuses = []
+    for _ in range(11):
+        reply = served.exchange(b"POST /v1/exec HTTP/1.1\r\nHost: b\r\nContent-Length: 9\r\n\r\n")
+        assert b"connection: close\r\n" in reply
+        statuses.append(reply.split()[1])
+    assert statuses == [b"401"] * 10 + [b"429"]
+
+
+def test_an_answer_to_the_headers_alone_is_read_by_a_client_that_sends_its_body(
+    serve: Callable[..., Served],
+) -> None:
+    size = HttpLimits().body_bytes
+    head = b"POST /early HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n" % size
+    assert serve().exchange(head + b"x" * size).endswith(b"early")
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_request_behind_an_unsent_answer_waits_until_that_is_read(
+    serve: Callable[..., Served], new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    served = serve(new_loop=new_loop)
+    with served.connect() as sock:
+        sock.sendall(GET % b"/large")
+        assert sock.recv(1, socket.MSG_PEEK) == b"H"
+        sock.sendall(GET % b"/x")
+        served.exchange(POST + b"\r\n")  # the loop has been round
+        assert served.echo.begun == [b"/large", b"/x"]
+        read_one(sock)
+        assert read_one(sock).endswith(b"\r\n\r\n0")
+    assert served.echo.begun == [b"/large", b"/x", b"/x"]
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_request_sent_together_with_one_whose_answer_is_unsent_is_not_taken(
+    serve: Callable[..., Served], new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    served = serve(new_loop=new_loop)
+    assert served.exchange(3 * (GET % b"/large")).count(b"HTTP/1.1") == 1
+    assert served.echo.begun == [b"/large"]
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_client_that_only_asks_is_stopped(
+    serve: Callable[..., Served], new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    with (
+        serve(QUICK, new_loop=new_loop).connect() as sock,
+        pytest.raises((BrokenPipeError, ConnectionResetError)),
+    ):
+        flood(sock, 100 * (GET % b"/x"))
+
+
+@pytest.mark.parametrize("extra", [b"", b"Connection: close\r\n"])
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_slow_reader_gets_its_whole_answer(
+    serve: Callable[..., Served],
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    extra: bytes,
+) -> None:
+    limits = HttpLimits(header_timeout_s=0.25, keep_alive_s=1.5, linger_s=0.01)
+    served = serve(limits, new_loop=new_loop)
+    with served.connect() as sock:
+        sock.sendall(b"GET /large HTTP/1.1\r\nHost: b\r\n" + extra + b"\r\n")
+        got = 0
+        for _ in range(10):
+            got += len(sock.recv(1 << 20, socket.MSG_WAITALL))
+            assert problem_of(served.exchange(b""))[0] == 408  # the time that this takes
+        assert got + len(read_all(sock)) > 16 << 20
 
 
 def test_a_second_request_before_the_answer_ends_the_connection(
@@ -285,8 +545,8 @@ def test_a_client_that_leaves_is_noticed(serve: Callable[..., Served], how: str)
         sock.sendall(b"GET /wait HTTP/1.1\r\nHost: b\r\n\r\n")
         if how == "half-close":
             sock.shutdown(socket.SHUT_WR)
-            assert served.client_gone.wait(10)
-    assert served.client_gone.wait(10)
+            assert served.echo.client_gone.wait(10)
+    assert served.echo.client_gone.wait(10)
 
 
 def test_expect_100_continue_is_answered_before_the_body(serve: Callable[..., Served]) -> None:
@@ -331,7 +591,7 @@ def test_an_answer_that_nobody_takes_does_not_stay_for_ever(serve: Callable[...,
     served = serve(QUICK)
     with served.connect() as sock:
         sock.sendall(b"GET /large HTTP/1.1\r\nHost: b\r\n\r\n")
-        assert sock.recv(1) == b"H"
+        assert sock.recv(1 << 20, socket.MSG_WAITALL).startswith(b"HTTP/1.1 200")
         while served.http.connections:
             continue
         assert len(read_all(sock)) < 16 << 20

@@ -135,9 +135,26 @@ def test_settings_that_are_wrong_refuse_to_start(make_daemon: Make) -> None:
     assert "'socket'" in said
 
 
-def test_a_socket_directory_others_can_write_refuses_to_start(make_daemon: Make) -> None:
+def test_modes_that_a_run_changed_do_not_keep_it_from_starting(make_daemon: Make) -> None:
+    daemon = make_daemon().start()
+    settings = daemon.settings
+    directories = (settings.runtime_dir, settings.state_dir, settings.scratch_dir)
+    changed = [*directories, settings.runtime_dir / "broker.lock"]
+    with daemon.client() as client:
+        for mode in ("0777", "0"):
+            for path in reversed(changed):
+                assert client.exec(["chmod", mode, str(path)]).exit_code == 0
+            assert daemon.stop() == 0
+            daemon.start()
+            assert client.exec(["true"]).exit_code == 0
+            assert not any(path.stat().st_mode & 0o022 for path in directories)
+
+
+def test_a_socket_directory_below_one_that_others_can_write_refuses_to_start(
+    make_daemon: Make,
+) -> None:
     daemon = make_daemon()
-    Path(daemon.settings.socket).parent.chmod(0o777)
+    daemon.settings.runtime_dir.parent.chmod(0o777)
     status, said = daemon.refused()
     assert status == 81
     assert "0777" in said

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker import chain
 from broker.client import BrokenReplyError, ExecResult, RefusedError, UnreachableError
 from tests.support.daemon import Daemon, processes_with
 
@@ -289,3 +291,38 @@ def test_a_reload_while_runs_are_on_changes_nothing_for_them(make_daemon: Make) 
             reload(daemon)
         done.set()
         assert {code for future in asking for code in future.result()} == {0}
+
+
+# ---- a log that cannot be written for a while ----
+
+
+def test_it_goes_on_by_itself_once_the_log_can_be_written_again(make_daemon: Make) -> None:
+    """A file size limit stands for a full disk.  Meanwhile nothing runs, and it says why."""
+    daemon = make_daemon().start()
+    with daemon.client() as client:
+        assert client.exec(["true"]).exit_code == 0
+        size = (daemon.settings.audit_dir / "audit.jsonl").stat().st_size
+        _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (size, hard))
+        refused: list[str] = []
+        deadline = time.monotonic() + 60
+        while len(refused) < 3:
+            assert time.monotonic() < deadline
+            try:
+                client.exec(["true"], label="x" * 128)
+            except RefusedError as refusal:
+                refused.append(refusal.code)
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        again = None
+        while again is None:
+            assert time.monotonic() < deadline
+            with suppress(RefusedError):
+                again = client.exec(["true"])
+        assert again.exit_code == 0
+    assert set(refused) == {"audit_unavailable"}
+    assert daemon.records("broker.recovered")
+    assert daemon.stop() == 0
+    assert chain.verify(daemon.settings.audit_dir).ok
+    intents = [record["seq"] for record in daemon.records("exec.intent")]
+    outcomes = [record["ref"] for record in daemon.records("exec.outcome")]
+    assert sorted(outcomes) == intents

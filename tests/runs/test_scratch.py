@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.runs.scratch import Scratch, remove_tree, sweep
+from tests.support.kernel import require_root
+from tests.support.process import as_ordinary_user, ordinary_directory
 
 
 @pytest.fixture
@@ -85,10 +87,33 @@ def test_a_touched_directory_is_replaced(scratch: Scratch, touch: Callable[[byte
     assert scratch.untouched()
 
 
-def test_a_base_that_a_run_has_shut_is_opened_again(scratch: Scratch, tmp_path: Path) -> None:
-    tmp_path.chmod(0)
-    scratch.replace()
-    assert os.path.isdir(scratch.path)
+@pytest.mark.parametrize("shut", ["state/tmp", "state", "state/tmp state"])
+def test_a_base_that_a_run_has_shut_is_opened_again(shut: str) -> None:
+    with ordinary_directory() as place:
+
+        def replaced() -> tuple[int, int]:
+            base = place / "state" / "tmp"
+            base.mkdir(parents=True)
+            scratch = Scratch(os.fsencode(base))
+            for name in shut.split():
+                (place / name).chmod(0)
+            scratch.replace()
+            return base.stat().st_mode & 0o777, os.stat(scratch.path).st_mode & 0o777
+
+        assert as_ordinary_user(replaced)[1] == 0o700
+
+
+def test_a_base_of_another_account_is_not_touched(tmp_path: Path) -> None:
+    require_root()
+    base = tmp_path / "tmp"
+    base.mkdir()
+    base.chmod(0o555)
+    tmp_path.chmod(0o755)
+    for above in tmp_path.parents[:2]:
+        above.chmod(0o755)
+    with pytest.raises(PermissionError):
+        as_ordinary_user(lambda: Scratch(os.fsencode(base)) and None)
+    assert stat.S_IMODE(base.stat().st_mode) == 0o555
 
 
 def test_removing_a_link_leaves_what_it_names(scratch: Scratch, tmp_path: Path) -> None:

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import shutil
+import subprocess
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -46,6 +51,19 @@ def as_ordinary_user(function: Callable[[], T]) -> T:
         return function()
 
     return in_process(demoted)
+
+
+@contextlib.contextmanager
+def ordinary_directory() -> Iterator[Path]:
+    """A private directory of the account that as_ordinary_user() has, with a short path."""
+    place = Path(tempfile.mkdtemp(prefix="hb-", dir="/tmp"))
+    if os.geteuid() == 0:
+        os.chown(place, ORDINARY_UID, ORDINARY_UID)
+    try:
+        yield place
+    finally:
+        subprocess.run(["chmod", "-R", "u+rwx", "--", place], check=True)
+        shutil.rmtree(place)
 
 
 def _answer(function: Callable[[], object], writer: int) -> NoReturn:
