@@ -42,7 +42,7 @@ static void open_root(struct sandbox_root *root)
 	struct stat status;
 
 	root->fd = openat2_path(root->path, RESOLVE_NO_MAGICLINKS | links);
-	root->is_missing = leads_nowhere(root);
+	root->is_missing = (uint32_t)leads_nowhere(root);
 	if (root->fd < 0)
 		return;
 	if (fstat(root->fd, &status)) {
