@@ -5,9 +5,9 @@
  *
  * probes [below] INSIDE OUTSIDE
  *
- * `below`: as the child of a process of the same program and user.  INSIDE is a writable root without the
- * right to execute, which holds the directory `programs`; OUTSIDE is a directory in no root that
- * holds the files `file`, `program`, `truncate` and `exchange`.
+ * `below`: as the child of a process of the same program and user.  INSIDE is a writable root
+ * without the right to execute, which holds the directory `programs`; OUTSIDE is a directory in no
+ * root that holds the files `file`, `program`, `truncate` and `exchange`.
  *
  * "The parent" is whoever supervises: the runner, confine's supervisor, or the test itself.
  */
@@ -214,8 +214,8 @@ static int exchange(void)
 {
 	if (mknod(in("exchanged"), S_IFREG | 0600, 0) && errno != EEXIST)
 		return errno;
-	return said(syscall(SYS_renameat2, AT_FDCWD, path, AT_FDCWD, out("exchange"),
-			    RENAME_EXCHANGE));
+	return said(
+		syscall(SYS_renameat2, AT_FDCWD, path, AT_FDCWD, out("exchange"), RENAME_EXCHANGE));
 }
 static int gain_execute(void)
 {
@@ -276,7 +276,7 @@ static int cgroup_procs(void)
 static int cgroup_mkdir(void)
 {
 	const char *base = access("/sys/fs/cgroup/cgroup.procs", F_OK) ? "/sys/fs/cgroup/unified/x"
-								      : "/sys/fs/cgroup/x";
+								       : "/sys/fs/cgroup/x";
 	const int error = said(mkdir(base, 0700));
 
 	rmdir(base);
@@ -330,8 +330,8 @@ static int setflags_dirty(void)
 
 	if (fd < 0 || ioctl(fd, FS_IOC_GETFLAGS, &flags))
 		return errno;
-	return said(syscall(SYS_ioctl, (long)(DIRTY | (unsigned)fd), DIRTY | FS_IOC_SETFLAGS,
-			    &flags));
+	return said(
+		syscall(SYS_ioctl, (long)(DIRTY | (unsigned)fd), DIRTY | FS_IOC_SETFLAGS, &flags));
 }
 static int fssetxattr(void)
 {
@@ -556,26 +556,74 @@ static const struct {
 	const char *name;
 	int (*run)(void);
 } probes[] = {
-#define PROBE(name) {#name, name}
-	PROBE(parent_mem), PROBE(parent_fd), PROBE(parent_exe), PROBE(parent_cwd),
-	PROBE(parent_auxv), PROBE(parent_root), PROBE(thread_mem),
-	PROBE(thread_signal), PROBE(thread_sigqueue), PROBE(thread_seize),
-	PROBE(parent_robust_list), PROBE(parent_pidfd_signal), PROBE(parent_pidfd_namespace),
-	PROBE(parent_sched_attr), PROBE(parent_ioprio_group), PROBE(parent_mrelease),
-	PROBE(inherited_descriptor), PROBE(pipe_reader_owner), PROBE(exec_check), PROBE(exchange),
-	PROBE(gain_execute), PROBE(whiteout), PROBE(opath_truncate), PROBE(opath_beneath),
-	PROBE(opath_fchdir_up), PROBE(coredump_filter),
-	PROBE(own_attr_exec), PROBE(core_pattern), PROBE(cgroup_procs), PROBE(cgroup_mkdir),
-	PROBE(getxattrat), PROBE(file_getattr), PROBE(file_setattr), PROBE(open_tree_attr),
-	PROBE(handle_fid), PROBE(fanotify_fid), PROBE(setflags_dirty), PROBE(fssetxattr),
-	PROBE(delegation), PROBE(remove_encryption_key), PROBE(add_encryption_key),
-	PROBE(terminal_exclusive), PROBE(unix_after_own_filter), PROBE(unix_by_dispatch),
-	PROBE(unix_by_syscall_info), PROBE(keyctl_x32), PROBE(ptrace_x32),
-	PROBE(clone_newuser_dirty), PROBE(unshare_new_bit), PROBE(unshare_time),
-	PROBE(read_implies_exec), PROBE(map_page_zero_dirty), PROBE(core_limit),
-	PROBE(semop_without_get), PROBE(msgrcv_without_get), PROBE(lsm_modules),
-	PROBE(sysfs_count), PROBE(netlink_audit), PROBE(netlink_generic), PROBE(pair_dgram_dirty),
-	PROBE(udplite), PROBE(mptcp), PROBE(userfaultfd_user), PROBE(memfd_secret),
+#define PROBE(name)         \
+	{                   \
+#name, name \
+	}
+	PROBE(parent_mem),
+	PROBE(parent_fd),
+	PROBE(parent_exe),
+	PROBE(parent_cwd),
+	PROBE(parent_auxv),
+	PROBE(parent_root),
+	PROBE(thread_mem),
+	PROBE(thread_signal),
+	PROBE(thread_sigqueue),
+	PROBE(thread_seize),
+	PROBE(parent_robust_list),
+	PROBE(parent_pidfd_signal),
+	PROBE(parent_pidfd_namespace),
+	PROBE(parent_sched_attr),
+	PROBE(parent_ioprio_group),
+	PROBE(parent_mrelease),
+	PROBE(inherited_descriptor),
+	PROBE(pipe_reader_owner),
+	PROBE(exec_check),
+	PROBE(exchange),
+	PROBE(gain_execute),
+	PROBE(whiteout),
+	PROBE(opath_truncate),
+	PROBE(opath_beneath),
+	PROBE(opath_fchdir_up),
+	PROBE(coredump_filter),
+	PROBE(own_attr_exec),
+	PROBE(core_pattern),
+	PROBE(cgroup_procs),
+	PROBE(cgroup_mkdir),
+	PROBE(getxattrat),
+	PROBE(file_getattr),
+	PROBE(file_setattr),
+	PROBE(open_tree_attr),
+	PROBE(handle_fid),
+	PROBE(fanotify_fid),
+	PROBE(setflags_dirty),
+	PROBE(fssetxattr),
+	PROBE(delegation),
+	PROBE(remove_encryption_key),
+	PROBE(add_encryption_key),
+	PROBE(terminal_exclusive),
+	PROBE(unix_after_own_filter),
+	PROBE(unix_by_dispatch),
+	PROBE(unix_by_syscall_info),
+	PROBE(keyctl_x32),
+	PROBE(ptrace_x32),
+	PROBE(clone_newuser_dirty),
+	PROBE(unshare_new_bit),
+	PROBE(unshare_time),
+	PROBE(read_implies_exec),
+	PROBE(map_page_zero_dirty),
+	PROBE(core_limit),
+	PROBE(semop_without_get),
+	PROBE(msgrcv_without_get),
+	PROBE(lsm_modules),
+	PROBE(sysfs_count),
+	PROBE(netlink_audit),
+	PROBE(netlink_generic),
+	PROBE(pair_dgram_dirty),
+	PROBE(udplite),
+	PROBE(mptcp),
+	PROBE(userfaultfd_user),
+	PROBE(memfd_secret),
 	PROBE(clone_into_cgroup),
 };
 
