@@ -73,6 +73,7 @@ def main() -> None:
         if options.once:
             with sandbox.spawn(plan) as child:
                 raise SystemExit(child.wait().status)
+        sandbox.start_spawner()
         one(plan)  # a process reserves its low descriptor numbers at the first spawn
         hold_descriptors(options.descriptors)
         gc.collect()
