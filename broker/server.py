@@ -53,6 +53,7 @@ FLUSH_S = 2.0
 """For a client to take the end of its answer."""
 
 MEND_AGAIN_S = 2.0
+"""At least between two attempts to open a log that failed."""
 
 REACH_LIMITS = Limits(
     timeout_ms=10_000, grace_ms=100, head_bytes=reach.MAX_REPORT_BYTES, tail_bytes=0,

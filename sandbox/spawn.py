@@ -213,7 +213,7 @@ def spawn(plan: SpawnPlan) -> Child:
 
 
 def start_spawner(network: Network = Network.OPEN) -> None:
-    """Makes later spawns cheap: a confined one then costs what an unconfined posix_spawn costs.
+    """Makes later spawns cheap: what a filter costs is paid once (docs/performance.md).
 
     A kernel thread of this process goes under the filter, without capabilities, for good; spawn()
     lets it make the children, which are born with all that and need only their Landlock domain.

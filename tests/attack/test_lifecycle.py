@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that outlive their end, fake it, or reach into the next run.
 
-Each test is the attack and what must come of it.  Those marked xfail are open: the mark goes with
-the repair.
+Each test is the attack and what must come of it.
 """
 
 from __future__ import annotations
@@ -232,13 +231,14 @@ with sandbox.spawn(sandbox.SpawnPlan(["/bin/cat"], ruleset=granted, stdout=1)) a
 
 def test_the_thread_that_started_the_spawner_may_end() -> None:
     done = host("""
-import threading, time
+import threading
 def thread(size, target):
     threading.stack_size(size)
     one = threading.Thread(target=target)
     one.start()
     one.join()
-    time.sleep(0.1)  # until the C library gave its stack back
+    while os.path.exists(f"/proc/self/task/{one.native_id}"):
+        pass  # until the kernel has ended it, and the C library may give its stack back
 thread(256 << 20, sandbox.start_spawner)
 thread(1 << 30, lambda: None)
 thread(1 << 30, lambda: None)
